@@ -1,0 +1,45 @@
+# Every target makes the virtual environment first if it is missing.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo check test crash lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## Make .venv with everything that demo and tests need
+
+$(STAMP): pyproject.toml requirements/dev.lock
+	$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m holdfast.spark.java || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/java.lock
+	touch $(STAMP)
+
+demo: $(STAMP) ## Run the coffee-shop pipeline, kill it twice, compare the answers
+	$(BIN)/holdfast demo
+
+check: $(STAMP) ## Format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: $(STAMP) ## All tests but the crash loop
+	$(BIN)/pytest tests/unit tests/contract tests/tidy tests/docs -n 2 -q
+	$(BIN)/pytest tests/spark -q
+
+crash: $(STAMP) ## Kill at every crash point, recover, compare
+	$(BIN)/pytest tests/crash -q -s
+
+lock: $(STAMP) ## Resolve the developers' environment anew
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --group dev --group build -o requirements/dev.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra java --no-emit-package holdfast -o requirements/java.lock pyproject.toml
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

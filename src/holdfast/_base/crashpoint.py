@@ -1,0 +1,126 @@
+"""Named places between two effects where a crash is tried on purpose.
+
+`crashpoint(name)` does nothing in production. A crash test arms one (name, hit) pair, in this
+process by `arm` or in a child process by the environment variable `HOLDFAST_CRASH=name:hit`, and
+the process then ends itself with SIGKILL there: no handler, no flush, no clean-up.
+With `HOLDFAST_CRASH_RECORD=FILE` each hit is appended to FILE instead, which lists what to try.
+
+`POINTS` is the registry. Each name is declared once, used once, and tested.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+ARM_VARIABLE = "HOLDFAST_CRASH"
+RECORD_VARIABLE = "HOLDFAST_CRASH_RECORD"
+
+POINTS: dict[str, str] = {
+    "lease.take.before": "The state is locked, the epoch is still the old owner's.",
+    "lease.take.after": "The new epoch is durable, nothing has been done under it.",
+    "intake.create.after": "The run exists, no input is bound.",
+    "intake.frame.written": "A DataFrame input is in files, none of them is bound.",
+    "intake.frame.synced": "The files of a DataFrame input are durable, none of them is bound.",
+    "intake.bind.before": "Inputs are listed and hashed, nothing of it is durable.",
+    "intake.bind.after": "All chunks and ENDs of the inputs are durable, nothing is planned.",
+    "intake.blob.after": "The bytes of a chunk are durable, no row binds them.",
+    "intake.chunk.after": "The chunk is bound and in the log, the sender has not heard of it.",
+    "intake.end.after": "END is durable, the sender has not heard of it.",
+    "engine.plan.before": "A plan was computed, nothing of it is durable.",
+    "engine.plan.after": "The plan and the topic's offset are durable, nothing has an effect.",
+    "engine.attempt.after": "The attempt is counted, the job has not begun.",
+    "engine.job.after": "The job wrote its files, none of them is durable.",
+    "engine.sync.after": "The files are durable, nobody may see them.",
+    "engine.commit.after": "The batch is committed, its successor is not planned.",
+    "engine.fail.before": "An attempt failed, the failure is not recorded.",
+    "engine.fail.after": "The failure of an attempt is recorded, nothing was done about it.",
+    "engine.sweep.before": "Orphans are known, none is removed.",
+    "engine.sweep.each": "One orphan is removed, others remain.",
+    "delivery.move.after": "A state move is durable, it has not been acted on.",
+    "delivery.export.written": "One exported file is durable under its temporary name.",
+    "delivery.export.renamed": "One exported file has its final name, the run is not DONE.",
+    "delivery.done.before": "All exports stand, the run is not DONE.",
+    "delivery.done.after": "The run is DONE, the caller has not heard of it.",
+    "blobs.create.written": "A blob is durable under its temporary name.",
+    "blobs.create.linked": "A blob has its name, the directory entry may not be durable.",
+    "store.transaction.before": "A store transaction is complete in memory, not committed.",
+    "store.transaction.after": "A store transaction is durable, its caller has not heard of it.",
+}
+"""Every crash point, with what a crash there leaves behind."""
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Armed:
+    """Counts hits of one name and dies at the chosen one."""
+
+    def __init__(self, name: str, hit: int, die: Callable[[], None]) -> None:
+        self._name, self._left, self._die = name, hit, die
+
+    def __call__(self, name: str) -> None:
+        if name == self._name:
+            self._left -= 1
+            if self._left == 0:
+                self._die()
+
+
+class _Recording:
+    """Appends every hit to a file, one line each, flushed at once: the process may be killed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, name: str) -> None:
+        with self._path.open("a", encoding="ascii") as file:
+            file.write(name + "\n")
+
+
+_hook: Callable[[str], None] | None = None
+
+
+def crashpoint(name: str) -> None:
+    """Mark the boundary between two effects. Does nothing unless a test armed it."""
+    if _hook is not None:
+        _hook(name)
+
+
+def arm(name: str, hit: int, die: Callable[[], None] = _die) -> None:
+    """Make this process die at the `hit`-th pass of `name` (counted from 1)."""
+    global _hook
+    if name not in POINTS:
+        raise ValueError(f"no crash point is named {name}; see holdfast._base.crashpoint.POINTS")
+    _hook = _Armed(name, hit, die)
+
+
+def record(path: Path) -> None:
+    """Append every pass of a crash point to `path`."""
+    global _hook
+    _hook = _Recording(path)
+
+
+def disarm() -> None:
+    """Make every crash point do nothing again."""
+    global _hook
+    _hook = None
+
+
+def recorded(path: Path) -> Counter[str]:
+    """Return how often each point was passed, in order of first pass."""
+    if not path.exists():
+        return Counter()
+    return Counter(path.read_text(encoding="ascii").split())
+
+
+def arm_from_environment() -> None:
+    """Arm or record as the environment says. Each process of Holdfast calls it when it starts."""
+    if value := os.environ.get(ARM_VARIABLE):
+        name, _, hit = value.partition(":")
+        arm(name, int(hit or "1"))
+    elif value := os.environ.get(RECORD_VARIABLE):
+        record(Path(value))

@@ -1,0 +1,42 @@
+"""Names of replayable things: a hash of what they identify, so that a replay finds the same name.
+
+A random id for something that a crash may make again would turn one thing into two, so nothing
+here draws random numbers, save `fresh_token`, which names things that are never replayed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import NewType
+
+RunId = NewType("RunId", str)
+BatchId = NewType("BatchId", str)
+Epoch = NewType("Epoch", int)
+Offset = NewType("Offset", int)
+Ordinal = NewType("Ordinal", int)
+
+START = Offset(0)
+"""The offset of the first record of a partition."""
+
+_DIGEST_BYTES = 16
+"""128 bits: two different things share a name once in about 2^64 names; less would be felt."""
+
+
+def digest(*parts: str | int | bytes) -> str:
+    """Return the name of what `parts` identify, as 32 hexadecimal digits.
+
+    Each part goes in with its type and length, so ("ab", "c") and ("a", "bc") differ, and so do
+    1 and "1".
+    """
+    state = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        state.update(f"{type(part).__name__}:{len(data)}:".encode())
+        state.update(data)
+    return state.hexdigest()
+
+
+def fresh_token() -> str:
+    """Return a random name for something that is never made again: an upload, a process."""
+    return secrets.token_hex(_DIGEST_BYTES)

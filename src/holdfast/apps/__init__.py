@@ -1,0 +1,1 @@
+"""Applications bundled with Holdfast, written with its public API only."""

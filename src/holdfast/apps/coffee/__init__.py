@@ -1,0 +1,1 @@
+"""Coffee-shop analytics: test data, exactly known answers and their comparison."""

@@ -1,0 +1,1 @@
+"""The bytes: named, written once, never changed."""

@@ -1,0 +1,399 @@
+"""Every error Holdfast raises, in one tree with stable codes.
+
+    HoldfastError
+    +-- CallerError                  the call, the pipeline or the command line is wrong
+    |   +-- PipelineInvalid          PIPELINE_INVALID
+    |   +-- UsageInvalid             USAGE_INVALID
+    |   +-- StateMismatch            STATE_MISMATCH
+    |   +-- ChunkConflict            CHUNK_CONFLICT
+    |   +-- EndConflict              END_CONFLICT
+    |   +-- RunGone                  RUN_GONE
+    |   +-- StageFailed              STAGE_FAILED
+    +-- EnvironmentFailed            the machine cannot do it now; run again when it can
+    |   +-- StateBusy                STATE_BUSY
+    |   +-- DiskFull                 DISK_FULL
+    |   +-- StorageFailed            STORAGE_FAILED
+    |   +-- JavaMissing              JAVA_MISSING
+    |   +-- DependencyMissing        DEPENDENCY_MISSING
+    |   +-- SparkLost                SPARK_LOST
+    |   +-- Fenced                   FENCED
+    |   +-- ClusterNeedsSharedState  CLUSTER_NEEDS_SHARED_STATE
+    +-- DataError                    the bytes are not what they should be
+    |   +-- BadRows                  BAD_ROWS
+    |   +-- HeaderWrong              HEADER_WRONG
+    |   +-- InputChanged             INPUT_CHANGED
+    |   +-- Damaged                  DAMAGED
+    |   +-- StoreNewer               STORE_NEWER
+    +-- RunFailed                    RUN_FAILED
+    +-- InvariantViolated            INVARIANT_VIOLATED: our own bug
+
+A message says what happened, where, and what to do. Tests assert code and attributes, not prose.
+Spark workers hand over only the text of a traceback, so `wire_text` puts an error into a line of
+text and `from_text` finds it again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, ClassVar, cast
+
+_WIRE_MARK = "HOLDFAST_ERROR "
+
+
+class Blame(StrEnum):
+    """Who has to act."""
+
+    CALLER = "caller"
+    ENVIRONMENT = "environment"
+    DATA = "data"
+    HOLDFAST = "holdfast"
+
+
+@dataclass(eq=False)
+class HoldfastError(Exception):
+    """Root of all errors raised on purpose.
+
+    Cause and remedy stand in each subclass. `retryable` tells whether the same work may succeed
+    when it is simply done again.
+    """
+
+    code: ClassVar[str] = "HOLDFAST"
+    blame: ClassVar[Blame] = Blame.HOLDFAST
+    retryable: ClassVar[bool] = False
+    template: ClassVar[str] = "unspecified"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the typed attributes by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __str__(self) -> str:
+        """Return code and message, as one line."""
+        return f"[{self.code}] {self.template.format(**self.facts())}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by class and attributes, so that child processes can hand errors over."""
+        return (_rebuild, (type(self), self.facts()))
+
+    def wire_text(self) -> str:
+        """Return one line that carries the error through text (a log, a traceback)."""
+        return _WIRE_MARK + json.dumps({"code": self.code, "facts": self.facts()})
+
+
+def _rebuild(cls: type[HoldfastError], facts: dict[str, Any]) -> HoldfastError:
+    return cls(**facts)
+
+
+def all_errors() -> dict[str, type[HoldfastError]]:
+    """Return every concrete error class by its code."""
+    found: dict[str, type[HoldfastError]] = {}
+    pending: list[type[HoldfastError]] = [HoldfastError]
+    while pending:
+        cls = pending.pop()
+        pending.extend(cls.__subclasses__())
+        if "code" in vars(cls) and cls is not HoldfastError:
+            found[cls.code] = cls
+    return found
+
+
+def from_text(text: str) -> HoldfastError | None:
+    """Return the error that `wire_text` put somewhere into `text`, or None."""
+    mark = text.rfind(_WIRE_MARK)
+    if mark < 0:
+        return None
+    try:
+        wire, _ = json.JSONDecoder().raw_decode(text, mark + len(_WIRE_MARK))
+        return all_errors()[wire["code"]](**cast(dict[str, Any], wire["facts"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(eq=False)
+class CallerError(HoldfastError):
+    """The call, the pipeline or the command line is wrong. Correct it and call again."""
+
+    blame: ClassVar[Blame] = Blame.CALLER
+
+
+@dataclass(eq=False)
+class PipelineInvalid(CallerError):
+    """A pipeline was defined in a way that can never work. Change the definition."""
+
+    code: ClassVar[str] = "PIPELINE_INVALID"
+    template: ClassVar[str] = "pipeline {pipeline}: {what}. {remedy}"
+    pipeline: str
+    what: str
+    remedy: str
+
+
+@dataclass(eq=False)
+class UsageInvalid(CallerError):
+    """An argument, a path or an option is wrong. The message names it and what to give."""
+
+    code: ClassVar[str] = "USAGE_INVALID"
+    template: ClassVar[str] = "{what}. {remedy}"
+    what: str
+    remedy: str
+
+
+@dataclass(eq=False)
+class StateMismatch(CallerError):
+    """A state directory was made by another pipeline, configuration or input set."""
+
+    code: ClassVar[str] = "STATE_MISMATCH"
+    template: ClassVar[str] = (
+        "{state}: {what} since this run began. Undo the change, or use a new state directory."
+    )
+    state: str
+    what: str
+
+
+@dataclass(eq=False)
+class ChunkConflict(CallerError):
+    """An ordinal came again with other bytes. The run is unchanged; send it as a new chunk."""
+
+    code: ClassVar[str] = "CHUNK_CONFLICT"
+    template: ClassVar[str] = (
+        "chunk {ordinal} of table {table}, sender {sender}: {what} (stored {stored}, sent {sent})."
+        " The run is unchanged; use another ordinal for other data."
+    )
+    table: str
+    sender: str
+    ordinal: int
+    what: str
+    stored: str
+    sent: str
+
+
+@dataclass(eq=False)
+class EndConflict(CallerError):
+    """END came with a count that contradicts what is known. The run is unchanged."""
+
+    code: ClassVar[str] = "END_CONFLICT"
+    template: ClassVar[str] = (
+        "END of table {table}, sender {sender}: {what} (known {known}, sent {sent})."
+        " The run is unchanged; send the count that was really sent."
+    )
+    table: str
+    sender: str
+    what: str
+    known: int
+    sent: int
+
+
+@dataclass(eq=False)
+class RunGone(CallerError):
+    """The run takes no more chunks: it is finished, cancelled or swept. Open a new run."""
+
+    code: ClassVar[str] = "RUN_GONE"
+    template: ClassVar[str] = "run {run} is {state} and takes nothing more. Open a new run."
+    run: str
+    state: str
+
+
+@dataclass(eq=False)
+class StageFailed(CallerError):
+    """A user's stage raised. The user's own line is named; Spark's frames are not shown.
+
+    It counts as a failed attempt: what raised may have been a passing fault.
+    """
+
+    code: ClassVar[str] = "STAGE_FAILED"
+    retryable: ClassVar[bool] = True
+    template: ClassVar[str] = "{stage} failed at {where}: {error}. Correct it and run again."
+    stage: str
+    where: str
+    error: str
+
+
+@dataclass(eq=False)
+class EnvironmentFailed(HoldfastError):
+    """The machine cannot do it now. The run stays as it is; run again when the cause is gone."""
+
+    blame: ClassVar[Blame] = Blame.ENVIRONMENT
+    retryable: ClassVar[bool] = True
+
+
+@dataclass(eq=False)
+class StateBusy(EnvironmentFailed):
+    """Another process works on this state directory. Wait for it, or end it by its pid."""
+
+    code: ClassVar[str] = "STATE_BUSY"
+    template: ClassVar[str] = (
+        "{state} is in use by process {pid}. Wait until it ends, or end it, then run again."
+    )
+    state: str
+    pid: int
+
+
+@dataclass(eq=False)
+class DiskFull(EnvironmentFailed):
+    """No room on the device. Nothing is lost; make room and run again."""
+
+    code: ClassVar[str] = "DISK_FULL"
+    template: ClassVar[str] = "no space left while writing {path}. Make room, then run again."
+    path: str
+
+
+@dataclass(eq=False)
+class StorageFailed(EnvironmentFailed):
+    """The operating system refused a read or write. Nothing is acknowledged after it."""
+
+    code: ClassVar[str] = "STORAGE_FAILED"
+    template: ClassVar[str] = "{path}: {error}. Correct that, then run again."
+    path: str
+    error: str
+
+
+@dataclass(eq=False)
+class JavaMissing(EnvironmentFailed):
+    """Spark needs Java 17 or newer. Install it, or the extra `holdfast[java]`."""
+
+    code: ClassVar[str] = "JAVA_MISSING"
+    template: ClassVar[str] = (
+        "Spark needs Java 17 or newer, found {found}."
+        " Set JAVA_HOME, or install one: pip install 'holdfast[java]'."
+    )
+    found: str
+
+
+@dataclass(eq=False)
+class DependencyMissing(EnvironmentFailed):
+    """An optional package is not installed, or is one that is known to lose data."""
+
+    code: ClassVar[str] = "DEPENDENCY_MISSING"
+    template: ClassVar[str] = "{what}. Install it: {install}"
+    what: str
+    install: str
+
+
+@dataclass(eq=False)
+class SparkLost(EnvironmentFailed):
+    """The Spark session died. What was committed stands; running again resumes."""
+
+    code: ClassVar[str] = "SPARK_LOST"
+    template: ClassVar[str] = "the Spark session was lost: {error}. Run again to resume."
+    error: str
+
+
+@dataclass(eq=False)
+class Fenced(EnvironmentFailed):
+    """Somebody else took over the work. This process must stop; it has changed nothing."""
+
+    code: ClassVar[str] = "FENCED"
+    retryable: ClassVar[bool] = False
+    template: ClassVar[str] = (
+        "{resource}: epoch {epoch} was replaced by a newer owner; this process changed nothing"
+        " and stops. Look at the other process."
+    )
+    resource: str
+    epoch: int
+
+
+@dataclass(eq=False)
+class ClusterNeedsSharedState(EnvironmentFailed):
+    """Executors on other machines cannot see a local directory. Use one that all share."""
+
+    code: ClassVar[str] = "CLUSTER_NEEDS_SHARED_STATE"
+    retryable: ClassVar[bool] = False
+    template: ClassVar[str] = (
+        "master {master} runs on other machines, which cannot see {path}."
+        " Give a directory that every machine shares and say so: --shared-state."
+    )
+    master: str
+    path: str
+
+
+@dataclass(eq=False)
+class DataError(HoldfastError):
+    """The bytes are not what they should be. Doing the same again gives the same."""
+
+    blame: ClassVar[Blame] = Blame.DATA
+
+
+@dataclass(eq=False)
+class BadRows(DataError):
+    """Rows that do not fit the declared schema. Correct them, or choose the quarantine policy."""
+
+    code: ClassVar[str] = "BAD_ROWS"
+    template: ClassVar[str] = (
+        "{path}: {count} bad row(s), the first at line {line}: {reason}."
+        " Correct the file, or set the input's on_bad_rows='quarantine'."
+    )
+    path: str
+    line: int
+    reason: str
+    count: int
+
+
+@dataclass(eq=False)
+class HeaderWrong(DataError):
+    """A CSV header differs from the declared columns. Correct the file or the schema."""
+
+    code: ClassVar[str] = "HEADER_WRONG"
+    template: ClassVar[str] = (
+        "{path}: the header is {found}, the schema of table {table} wants {wanted}."
+        " Correct the file or the schema."
+    )
+    path: str
+    table: str
+    found: str
+    wanted: str
+
+
+@dataclass(eq=False)
+class InputChanged(DataError):
+    """An input file is not the one that was bound when the run began."""
+
+    code: ClassVar[str] = "INPUT_CHANGED"
+    template: ClassVar[str] = (
+        "{path} {what} since the run began. Restore it, or use a new state directory."
+    )
+    path: str
+    what: str
+
+
+@dataclass(eq=False)
+class Damaged(DataError):
+    """A stored file is missing, cut or altered, and cannot be repaired. Restore a backup."""
+
+    code: ClassVar[str] = "DAMAGED"
+    template: ClassVar[str] = "{path}: {what}. Restore it from a backup, or start a new run."
+    path: str
+    what: str
+
+
+@dataclass(eq=False)
+class StoreNewer(DataError):
+    """A newer Holdfast wrote this state. Upgrade; an older one would misread it."""
+
+    code: ClassVar[str] = "STORE_NEWER"
+    template: ClassVar[str] = (
+        "{path} has format {found}, this Holdfast knows {known}. Upgrade Holdfast."
+    )
+    path: str
+    found: int
+    known: int
+
+
+@dataclass(eq=False)
+class RunFailed(HoldfastError):
+    """A run ended FAILED. The reason is that of its last attempt."""
+
+    code: ClassVar[str] = "RUN_FAILED"
+    blame: ClassVar[Blame] = Blame.CALLER
+    template: ClassVar[str] = (
+        "run {run} failed: {reason} Correct the cause and use a new state directory."
+    )
+    run: str
+    reason: str
+
+
+@dataclass(eq=False)
+class InvariantViolated(HoldfastError):
+    """Our own reasoning was wrong. The process stops before it can do harm; report it."""
+
+    code: ClassVar[str] = "INVARIANT_VIOLATED"
+    template: ClassVar[str] = "{what}. This is a bug in Holdfast; please report it."
+    what: str

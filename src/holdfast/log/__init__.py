@@ -1,0 +1,1 @@
+"""The transport: topics, partitions, offsets. References travel here, data does not."""

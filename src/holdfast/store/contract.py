@@ -1,0 +1,261 @@
+"""What a store must do, as transactions named by what they are for.
+
+Every method is one transaction: it happens as a whole, and is durable when it returns. Rules:
+
+* Locks are taken in the order lease, run, topic.
+* A method that takes a `Fence` first does `UPDATE lease ... WHERE epoch = ?`, and raises `Fenced`
+  if nothing changed. So a former owner that wakes up changes nothing.
+* A method that concerns a run locks the run's row, then checks its state.
+* Offsets come from the topic's own counter, never from a sequence, so that a reader never skips
+  an offset that a slower transaction is still to fill.
+* Decisions are pure functions handed in (`ChunkRule`, `EndRule`, `BarrierRule`). They run inside
+  the transaction, on facts read in it: nothing can change between the look and the act.
+* A method may be called from any thread, and by several processes on one store.
+
+A PostgreSQL store fills the same contract: nothing here speaks of SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from holdfast._base.ids import BatchId, Offset, RunId
+from holdfast.log.contract import Record, StoredRecord
+from holdfast.store.rows import (
+    Chunk,
+    ChunkFacts,
+    Commit,
+    End,
+    EndFacts,
+    Fence,
+    File,
+    Lease,
+    NewRun,
+    Piece,
+    Plan,
+    Run,
+    SenderProgress,
+    SeriesResult,
+    Work,
+)
+
+ChunkRule = Callable[[Chunk, ChunkFacts], bool]
+"""True: bind it. False: it is there already, ack again. Raises a CallerError: refused."""
+EndRule = Callable[[End, EndFacts], bool]
+"""True: record it. False: it is there already, ack again. Raises a CallerError: refused."""
+BarrierRule = Callable[[Sequence[SenderProgress]], bool]
+"""True: the applied chunks of every sender given are exactly those announced."""
+
+
+def ingress_topic(run_id: RunId, segment: int) -> str:
+    """Return the topic on which references to the chunks of one segment of a run travel."""
+    return f"run/{run_id}/segment-{segment}"
+
+
+ENGINE_GROUP = "engine"
+"""The group whose offset says how far an ingress topic has been planned."""
+
+
+class LeaseStore(Protocol):
+    """Who may act."""
+
+    def take_lease(self, resource: str, owner: str) -> Fence:
+        """Grant the lease to `owner` with the next epoch, at once, whoever had it before."""
+
+    def beat_lease(self, fence: Fence) -> None:
+        """Show that the owner lives. Raises Fenced if it is the owner no more."""
+
+    def read_lease(self, resource: str) -> Lease | None:
+        """Return the lease as it stands, or None if it was never granted."""
+
+
+class IntakeStore(Protocol):
+    """Runs, chunks and ENDs coming in."""
+
+    def create_run(self, run: NewRun) -> bool:
+        """Create a run in state OPEN, its senders, and its ingress topics.
+
+        Returns False, and changes nothing, if the run exists.
+        """
+
+    def bind_inputs(
+        self,
+        fence: Fence,
+        run_id: RunId,
+        chunks: Sequence[Chunk],
+        ends: Sequence[End],
+        barrier: BarrierRule,
+    ) -> bool:
+        """Bind a complete listing: all chunks, their references in the log, all ENDs.
+
+        Chunks of whole tables are applied at once. Looks at the barrier (a run may be empty).
+        Returns False, and changes nothing, if inputs of this run are bound already.
+        """
+
+    def bind_chunk(self, run_id: RunId, chunk: Chunk, rule: ChunkRule) -> bool:
+        """Bind one chunk and append its reference to its segment's topic, if `rule` says so.
+
+        A chunk of a whole table is applied at once (and gets no reference). Returns what the
+        rule returned. An unknown run raises RunGone.
+        """
+
+    def record_end(self, run_id: RunId, end: End, rule: EndRule, barrier: BarrierRule) -> bool:
+        """Record a sender's END, if `rule` says so, and look at the barrier."""
+
+    def condemn_blob(self, blob: str) -> bool:
+        """Condemn a blob that no chunk row binds. False: a row binds it, it must stay."""
+
+    def forget_condemned(self, blob: str) -> None:
+        """Drop the mark of a condemned blob whose bytes are gone."""
+
+
+class WorkStore(Protocol):
+    """Plans, attempts, commits and the barrier."""
+
+    def persist_plan(self, fence: Fence, plan: Plan) -> Work:
+        """Persist a plan, and move the topic's offset to `plan.offset`, as one.
+
+        A chunk is in one plan: a second plan with one of its chunks breaks a primary key and
+        raises InvariantViolated. A plan with the same id returns the stored work, unchanged.
+        """
+
+    def start_attempt(self, fence: Fence, work_id: BatchId) -> int:
+        """Count an attempt before it begins; returns its number, from 1."""
+
+    def fail_attempt(self, fence: Fence, work_id: BatchId, attempt: int, error: str) -> int:
+        """Record that an attempt failed; returns how many of this work's attempts failed.
+
+        An attempt that neither failed nor committed was interrupted, and counts for nothing.
+        """
+
+    def commit_work(self, fence: Fence, commit: Commit, barrier: BarrierRule) -> None:
+        """Make an attempt's outcome visible. As one transaction:
+
+        1. `applied` gets a row per chunk of a batch: a primary key, so each chunk has one effect.
+        2. The files are recorded as the manifest of the work.
+        3. Each of `durable_tables` gets one chunk (kind FILES, location = the work id, ordinal =
+           the work's number, sender "", size and checksum over its files), and its reference goes
+           to the next segment's topic.
+        4. The files of `piece_outputs` are appended to their series with the next ordinals.
+        5. The barrier of the segment is looked at (see `look_at_barrier` below). For a SERIES: the
+           first committed one moves the run FORWARDING -> RECEIVING, and the one after which no
+           planned SERIES is uncommitted moves it RECEIVING -> COMPLETING.
+
+        The barrier of segment k: when `barrier` holds for the progress of all senders of that
+        segment, the barrier row is inserted; END is recorded for the produced tables of segment
+        k + 1 (count = committed works of segment k), whose barrier is looked at next; the last
+        segment's barrier moves the run OPEN -> FORWARDING.
+
+        Raises InvariantViolated if the work is committed already or the run is not OPEN
+        (for a SERIES: not FORWARDING or RECEIVING), Fenced if the epoch is old.
+        """
+
+    def list_work(self, run_id: RunId, *, committed: bool | None = None) -> list[Work]:
+        """Return a run's works in the order (segment, number), series last, with their chunks."""
+
+    def read_manifest(self, run_id: RunId, output: str) -> list[File]:
+        """Return the files of one output of all committed batches, in (segment, number) order."""
+
+    def read_work_files(self, work_id: BatchId) -> list[File]:
+        """Return the manifest of one committed work, in the order of the commit."""
+
+
+class RunStore(Protocol):
+    """States, progress and results of runs."""
+
+    def read_run(self, run_id: RunId) -> Run | None:
+        """Return a run, or None."""
+
+    def list_runs(self) -> list[Run]:
+        """Return all runs, oldest first."""
+
+    def read_progress(self, run_id: RunId) -> list[SenderProgress]:
+        """Return how far each declared sender is, in the order of declaration."""
+
+    def read_barriers(self, run_id: RunId) -> list[int]:
+        """Return the segments whose barrier has been passed."""
+
+    def list_chunks(self, run_id: RunId, table: str | None = None) -> list[Chunk]:
+        """Return the bound chunks in the order (declaration of the sender, ordinal)."""
+
+    def read_counts(self, run_id: RunId) -> tuple[int, int]:
+        """Return rows read and bad rows over all committed batches."""
+
+    def move_run(
+        self, fence: Fence, run_id: RunId, *, expected: str, to: str, error: str | None = None
+    ) -> bool:
+        """Move a run from state `expected` to `to`. False: it was not in `expected`."""
+
+    def finish_run(self, fence: Fence, run_id: RunId, exports: dict[str, str]) -> None:
+        """Move COMPLETING -> DONE, make its pieces final, and keep the exports' checksums."""
+
+    def read_exports(self, run_id: RunId) -> dict[str, str]:
+        """Return series -> SHA-256 of the exported file, as kept by `finish_run`."""
+
+    def list_pieces(self, run_id: RunId, series: str) -> list[Piece]:
+        """Return the pieces of a result in order. Of a FAILED or CANCELLED run: none, all void."""
+
+    def read_series(self, run_id: RunId) -> list[SeriesResult]:
+        """Return the committed series, by name."""
+
+
+class TopicStore(Protocol):
+    """The embedded log's topics. `holdfast.log.embedded` is the backend made of them."""
+
+    def create_topic(self, topic: str, partitions: int) -> int:
+        """Create a topic if it is missing; returns how many partitions it has."""
+
+    def list_topics(self) -> dict[str, int]:
+        """Return topic -> number of partitions."""
+
+    def append_records(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[Record],
+        advance: Sequence[tuple[str, int, str, Offset]] = (),
+    ) -> list[Offset]:
+        """Append records, and advance (topic, partition, group, offset) positions, as one.
+
+        A record whose id the partition still holds is not appended again: its old offset is
+        returned. Offsets of groups only grow: a lower one changes nothing.
+        """
+
+    def read_records(
+        self, topic: str, partition: int, offset: Offset, count: int
+    ) -> list[StoredRecord]:
+        """Return up to `count` records from `offset` on, in order."""
+
+    def topic_bounds(self, topic: str, partition: int) -> tuple[Offset, Offset]:
+        """Return the first offset still held and the next one to be given."""
+
+    def advance_offset(self, topic: str, partition: int, group: str, offset: Offset) -> None:
+        """Set a group's position if it grows."""
+
+    def read_offset(self, topic: str, partition: int, group: str) -> Offset | None:
+        """Return a group's position, or None if it never committed one."""
+
+    def register_group(self, topic: str, group: str) -> None:
+        """Make a group known; until it commits, it counts as standing at 0."""
+
+    def list_offsets(self, topic: str, partition: int) -> dict[str, Offset]:
+        """Return the position of every known group; 0 where none was committed."""
+
+    def truncate_records(self, topic: str, partition: int, offset: Offset) -> Offset:
+        """Drop records below `offset`, but never beyond the minimum position of the known groups
+        (no known group: nothing is dropped). Returns the first offset still held.
+        """
+
+
+class Store(LeaseStore, IntakeStore, WorkStore, RunStore, TopicStore, Protocol):
+    """All of it, in one place, so that one transaction can span any of it."""
+
+    def store_id(self) -> str:
+        """Return the random name this store was given when it was created."""
+
+    def check(self) -> None:
+        """Read everything once. Raises Damaged if the store's own checks fail."""
+
+    def close(self) -> None:
+        """Let go of connections. What was committed stays."""
