@@ -9,6 +9,7 @@
     |   +-- EndConflict              END_CONFLICT
     |   +-- RunGone                  RUN_GONE
     |   +-- StageFailed              STAGE_FAILED
+    |   +-- StageInvalid             STAGE_INVALID
     +-- EnvironmentFailed            the machine cannot do it now; run again when it can
     |   +-- StateBusy                STATE_BUSY
     |   +-- DiskFull                 DISK_FULL
@@ -202,6 +203,17 @@ class StageFailed(CallerError):
     code: ClassVar[str] = "STAGE_FAILED"
     retryable: ClassVar[bool] = True
     template: ClassVar[str] = "{stage} failed at {where}: {error}. Correct it and run again."
+    stage: str
+    where: str
+    error: str
+
+
+@dataclass(eq=False)
+class StageInvalid(CallerError):
+    """Spark refused a user's stage before any row was read: an unknown column, a wrong type."""
+
+    code: ClassVar[str] = "STAGE_INVALID"
+    template: ClassVar[str] = "{stage} cannot work, at {where}: {error}. Correct it and run again."
     stage: str
     where: str
     error: str

@@ -1,0 +1,1 @@
+"""Decides, durably, what is done next: plan, attempt, commit, barrier, results."""

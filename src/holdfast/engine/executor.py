@@ -1,0 +1,81 @@
+"""What the engine asks of whoever does the work on data, and what comes back.
+
+`holdfast.spark` fulfils it with Spark; `holdfast.testing.executor` without, for the crash loop.
+An executor has no durable state and decides nothing: it reads what a work names, writes below
+the directory the work names, and says how many rows it saw. It may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Bytes to be read: a whole file, or the range [start, stop) of one.
+
+    `checksum` is the SHA-256 of exactly those bytes. `header` is the CSV header line of the file;
+    a source that begins at byte 0 also has it in its bytes.
+    """
+
+    path: str
+    start: int
+    stop: int
+    checksum: str
+    header: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWork:
+    """Make every output of a segment from these chunks, each below `directory`/output name."""
+
+    directory: str
+    segment: int
+    chunks: Mapping[str, tuple[Source, ...]]
+    """Table -> its chunks in this batch. Tables without one are absent."""
+    pins: Mapping[str, tuple[Source, ...]]
+    """Whole table -> all of its chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesWork:
+    """Compute one result after the barrier into ordered CSV files below `directory`/name."""
+
+    directory: str
+    name: str
+    datasets: Mapping[str, tuple[str, ...]]
+    """Combine, kept stage, durable stage or streamed series -> its Parquet files."""
+    pins: Mapping[str, tuple[Source, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an attempt saw. The files themselves are found below the directory."""
+
+    rows_read: int = 0
+    bad_rows: int = 0
+    columns: tuple[str, ...] = ()
+    """For a series: the names of its columns; the files have no header line."""
+
+
+class Executor(Protocol):
+    """Does one work at a time."""
+
+    replaceable: bool
+    """True: after SparkLost the next call gets a new executor process; False: the caller's own
+    session is gone, and only the caller can bring another."""
+
+    def run_batch(self, work: BatchWork) -> Outcome:
+        """Do a batch. Raises a HoldfastError; anything half written below the directory stays."""
+
+    def run_series(self, work: SeriesWork) -> Outcome:
+        """Compute one series. Raises a HoldfastError."""
+
+    def close(self) -> None:
+        """Let go of what was started for this executor."""
+
+
+BAD_ROWS_PREFIX = "_bad_rows."
+"""An output of this name plus a table holds the rows that were kept aside from that table."""

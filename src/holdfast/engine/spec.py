@@ -1,0 +1,93 @@
+"""A pipeline as the engine sees it: tables, segments, outputs, series. No functions, no Spark.
+
+`holdfast.pipeline` compiles what users write into a `PipelineSpec`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class BadRowPolicy(StrEnum):
+    """What happens to rows that do not fit the schema."""
+
+    FAIL = "fail"
+    QUARANTINE = "quarantine"
+
+
+class OutputKind(StrEnum):
+    """Why a batch writes an output."""
+
+    PARTIAL = "partial"
+    """A combine's partial result, merged after the barrier."""
+    KEPT = "kept"
+    """Rows that something after the barrier needs."""
+    STREAMED = "streamed"
+    """Pieces of a streamed result."""
+    DURABLE = "durable"
+    """A durable stage's output: a table of the next segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table of a run: an input, or the output of a durable stage."""
+
+    name: str
+    format: str
+    """csv, json, parquet or binaryFile."""
+    schema: str
+    """Spark DDL; empty where the files carry their own (parquet, binaryFile)."""
+    segment: int
+    whole: bool = False
+    optional: bool = False
+    produced: bool = False
+    on_bad_rows: BadRowPolicy = BadRowPolicy.FAIL
+    senders: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """One thing that every batch of a segment writes, from one of its tables."""
+
+    name: str
+    kind: OutputKind
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """What lies between two durable boundaries."""
+
+    number: int
+    tables: tuple[str, ...]
+    """The tables whose chunks are planned here; whole side tables are not among them."""
+    outputs: tuple[OutputSpec, ...]
+    pins: tuple[str, ...]
+    """The whole tables that must be complete before a batch of this segment is planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesSpec:
+    """A named result. `datasets` and `pins` are what its computation reads after the barrier."""
+
+    name: str
+    streamed: bool
+    order_by: tuple[str, ...]
+    datasets: tuple[str, ...]
+    pins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSpec:
+    """A whole pipeline. `fingerprint` maps component names to hashes of their definition."""
+
+    name: str
+    tables: tuple[TableSpec, ...]
+    segments: tuple[SegmentSpec, ...]
+    series: tuple[SeriesSpec, ...]
+    fingerprint: dict[str, str]
+
+    def table(self, name: str) -> TableSpec:
+        """Return a table by its name."""
+        return next(table for table in self.tables if table.name == name)

@@ -1,0 +1,1 @@
+"""How data comes in: chunks, ENDs, files bound in place. Durable first, acknowledged after."""

@@ -1,0 +1,1 @@
+"""Spark: the only part that imports pyspark."""
