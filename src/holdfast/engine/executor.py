@@ -24,6 +24,7 @@ class Source:
     start: int
     stop: int
     checksum: str
+    format: str = "csv"
     header: str = ""
 
 

@@ -8,12 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-
-class BadRowPolicy(StrEnum):
-    """What happens to rows that do not fit the schema."""
-
-    FAIL = "fail"
-    QUARANTINE = "quarantine"
+from holdfast.intake.tables import TableSpec
 
 
 class OutputKind(StrEnum):
@@ -27,23 +22,6 @@ class OutputKind(StrEnum):
     """Pieces of a streamed result."""
     DURABLE = "durable"
     """A durable stage's output: a table of the next segment."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableSpec:
-    """A table of a run: an input, or the output of a durable stage."""
-
-    name: str
-    format: str
-    """csv, json, parquet or binaryFile."""
-    schema: str
-    """Spark DDL; empty where the files carry their own (parquet, binaryFile)."""
-    segment: int
-    whole: bool = False
-    optional: bool = False
-    produced: bool = False
-    on_bad_rows: BadRowPolicy = BadRowPolicy.FAIL
-    senders: tuple[str, ...] = ("",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,15 +26,13 @@ Octets = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
 TRANSACTIONS_PER_DAY: Final = 20_005
-# A day is held in memory, and the orphan user of hard mode must stay above every real user id.
-# Larger: a day takes gigabytes, and near 900 the orphan becomes a real user.
+# Larger: a day, held in memory, takes gigabytes; near 900 hard mode's orphan user becomes real.
 MAX_SCALE: Final = 100.0
 
 OPENING_S: Final = 7 * 3600
 CLOSING_S: Final = 20 * 3600
 PEAK_S: Final = 12.5 * 3600
 SPREAD_S: Final = 2.5 * 3600
-
 FIRST_BIRTHDATE: Final = date(1964, 7, 21)
 BIRTHDATES: Final = (date(2009, 7, 19) - FIRST_BIRTHDATE).days + 1
 
@@ -96,13 +94,13 @@ class Day:
 
 
 def philox(seed: int, table: str, day: int) -> np.random.Philox:
-    """Returns the stream of random numbers of a table and a day, at its start."""
+    """Return the stream of random numbers of a table and a day, at its start."""
     digest = blake2b(f"{seed}|{table}|{day}".encode(), digest_size=16).digest()
     return np.random.Philox(key=int.from_bytes(digest, "little"))
 
 
 def plan_days(*, scale: float, seed: int, hard: bool) -> Plan:
-    """Draws the three counts of every day.
+    """Draw the three counts of every day.
 
     Raises ValueError if the scale is not above 0 and at most MAX_SCALE.
     """
@@ -120,18 +118,18 @@ def plan_days(*, scale: float, seed: int, hard: bool) -> Plan:
 
 
 def draw_day(plan: Plan, number: int) -> Day:
-    """Draws the transactions and items of a day, independently of every other day."""
+    """Draw the transactions and items of a day, independently of every other day."""
     count = int(plan.transactions[number])
-    draws = philox(plan.seed, "transactions", number).random_raw((7, count))
+    draws = philox(plan.seed, "transactions", number).random_raw((10, count))
     user, registers = _users(plan, number, purchase=draws[0], choice=draws[1])
     voucher = _vouchers(number, use=draws[2], choice=draws[3])
-    owner, item, quantity = _items(plan, number)
+    owner, item, quantity = _items(plan, number, lines=1 + _pick(draws[7], 3))
     subtotal = PRICES[item - 1] * quantity
     original = np.zeros(count, dtype=np.int64)
     np.add.at(original, owner, subtotal)
     return Day(
         number=number,
-        ids=transaction_ids(philox(plan.seed, "transaction_id", number).random_raw(2 * count)),
+        ids=transaction_ids(draws[8:]),
         store=_stores(draws[4], skewed=plan.hard),
         payment=1 + _pick(draws[5], PAYMENT_COUNT),
         voucher=voucher,
@@ -148,40 +146,40 @@ def draw_day(plan: Plan, number: int) -> Day:
 
 
 def transaction_ids(raw: Raw) -> Octets:
-    """Turns two 64-bit numbers a row into 16 bytes with the version and variant of a UUID."""
-    ids = raw.astype("<u8").view(np.uint8).reshape(-1, 16)
+    """Turn pairs of 64-bit numbers into 16 bytes each, with the marks of a random UUID."""
+    ids = np.ascontiguousarray(raw.T).astype("<u8").view(np.uint8).reshape(-1, 16)
     ids[:, 6] = ids[:, 6] & 0x0F | 0x40
     ids[:, 8] = ids[:, 8] & 0x3F | 0x80
     return ids
 
 
 def shuffled(seed: int, table: str, day: int, count: int) -> Ints:
-    """Returns the positions 0 to count-1 in the order of the file."""
+    """Return the positions 0 to count-1 in the order of the file."""
     return np.argsort(philox(seed, table + "/order", day).random_raw(count)).astype(np.int64)
 
 
 def draw_people(plan: Plan, number: int) -> tuple[Flags, Ints]:
-    """Draws who registers on a day: whether female, and the birthdate in days from the first."""
+    """Draw who registers on a day: whether female, and the birthdate in days from the first."""
     count = int(plan.new_users[number])
     draws = philox(plan.seed, "users", number).random_raw((2, count))
     return _pick(draws[0], 2) == 1, _pick(draws[1], BIRTHDATES)
 
 
 def day_of_user(plan: Plan, user: int) -> int | None:
-    """Returns the day on which a user registers, or None if there is no such user."""
+    """Return the day on which a user registers, or None if there is no such user."""
     if not 1 <= user <= plan.user_count:
         return None
     return int(np.searchsorted(plan.users_before, user)) - 1
 
 
 def _pick(raw: Raw, choices: int | Ints) -> Ints:
-    """Maps the upper 32 bits of each number evenly to 0 .. choices-1, without floats."""
+    """Map the upper 32 bits of each number evenly to 0 .. choices-1, without floats."""
     scaled = (raw >> np.uint64(32)) * np.asarray(choices, dtype=np.uint64)
     return (scaled >> np.uint64(32)).astype(np.int64)
 
 
 def _stores(raw: Raw, *, skewed: bool) -> Ints:
-    """Draws stores: uniform, or, skewed, half of all rows in store 1 and the rest uniform."""
+    """Draw stores: uniform, or, skewed, half of all rows in store 1 and the rest uniform."""
     if not skewed:
         return 1 + _pick(raw, STORE_COUNT)
     drawn = _pick(raw, 2 * STORE_COUNT)
@@ -189,7 +187,7 @@ def _stores(raw: Raw, *, skewed: bool) -> Ints:
 
 
 def _users(plan: Plan, number: int, *, purchase: Raw, choice: Raw) -> tuple[Ints, Flags]:
-    """Draws who buys; the second result marks the purchases that create the user.
+    """Draw who buys; the second result marks the purchases that create the user.
 
     The counts of the day are given, so it draws which rows they fall on: all subsets of that size
     are equally likely, which is what independent draws give once their number is known.
@@ -212,7 +210,7 @@ def _users(plan: Plan, number: int, *, purchase: Raw, choice: Raw) -> tuple[Ints
 
 
 def _vouchers(number: int, *, use: Raw, choice: Raw) -> Ints:
-    """Draws vouchers: with probability 3/4 one of those valid on the day, if there is any."""
+    """Draw vouchers: with probability 3/4 one of those valid on the day, if there is any."""
     today = date_of(number)
     valid = [v.voucher_id for v in VOUCHERS if v.valid_from <= today <= v.valid_to]
     if not valid:
@@ -221,25 +219,22 @@ def _vouchers(number: int, *, use: Raw, choice: Raw) -> Ints:
 
 
 def _discounts(original: Ints, voucher: Ints) -> Ints:
-    """Computes the discount; the division is exact, since amounts are multiples of 0.5."""
+    """Compute the discount; the division is exact, since amounts are multiples of 0.5."""
     percent = np.array([0] + [v.percent or 0 for v in VOUCHERS], dtype=np.int64)
-    fixed = np.array(
-        [0] + [5 * UNITS_PER_ONE if v.percent is None else 0 for v in VOUCHERS], dtype=np.int64
-    )
+    fixed = np.where(percent > 0, 0, 5 * UNITS_PER_ONE)
+    fixed[0] = 0
     return original * percent[voucher] // 100 + np.minimum(fixed[voucher], original)
 
 
-def _items(plan: Plan, number: int) -> tuple[Ints, Ints, Ints]:
-    """Draws the lines of all transactions of a day: position of the owner, item id, quantity."""
-    count = int(plan.transactions[number])
-    lines = 1 + _pick(philox(plan.seed, "lines", number).random_raw(count), 3)
-    owner = np.repeat(np.arange(count, dtype=np.int64), lines)
+def _items(plan: Plan, number: int, *, lines: Ints) -> tuple[Ints, Ints, Ints]:
+    """Draw the items of transactions with these many lines: owner's position, item, quantity."""
+    owner = np.repeat(np.arange(len(lines), dtype=np.int64), lines)
     draws = philox(plan.seed, "transaction_items", number).random_raw((2, len(owner)))
     return owner, 1 + _pick(draws[0], len(MENU)), 1 + _pick(draws[1], 3)
 
 
 def _seconds(raw: Raw) -> Ints:
-    """Draws the times of day, in order, by inverting the truncated normal distribution."""
+    """Draw the times of day, in order, by inverting the truncated normal distribution."""
     uniform = np.sort(raw >> np.uint64(11)) * 2.0**-53
     return OPENING_S + np.searchsorted(_shares_before_end(), uniform, side="right").astype(np.int64)
 
@@ -249,7 +244,7 @@ def _shares_before_end() -> npt.NDArray[np.float64]:
     """For each second of the opening hours, the share of purchases before its end."""
     ends = range(OPENING_S, CLOSING_S + 1)
     normal = np.array([math.erf((end - PEAK_S) / (SPREAD_S * math.sqrt(2))) for end in ends])
-    shares = (normal[1:] - normal[0]) / (normal[-1] - normal[0])
+    shares: npt.NDArray[np.float64] = (normal[1:] - normal[0]) / (normal[-1] - normal[0])
     # No number drawn may lie above the last second.
     shares[-1] = 1.0
     return shares

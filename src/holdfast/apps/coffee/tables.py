@@ -124,7 +124,7 @@ PAYMENT_METHODS: Final = (
 
 
 def _voucher(voucher_id: int, percent: int | None, first: date, days: int) -> Voucher:
-    """Builds the voucher whose window is `days` long from its first day on."""
+    """Build the voucher whose window is `days` long from its first day on."""
     code = f"COFFEE{voucher_id:02d}"
     return Voucher(voucher_id, code, percent, first, first + timedelta(days=days - 1))
 
@@ -152,12 +152,12 @@ VOUCHERS: Final = (
 
 
 def date_of(day: int) -> date:
-    """Returns the date of a day number; day 0 is 2023-07-01."""
+    """Return the date of a day number; day 0 is 2023-07-01."""
     return START + timedelta(days=day)
 
 
 def days_of_month(month: int) -> range:
-    """Returns the day numbers of the month with this position in MONTHS."""
+    """Return the day numbers of the month with this position in MONTHS."""
     year, number = MONTHS[month]
     first = (date(year, number, 1) - START).days
     following = date(year + number // 12, number % 12 + 1, 1)
@@ -165,7 +165,7 @@ def days_of_month(month: int) -> range:
 
 
 def money_text(units: int) -> str:
-    """Prints an amount as a plain decimal with at least one and no superfluous digit after the dot.
+    """Print an amount as a plain decimal with at least one and no superfluous digit after the dot.
 
     Amounts are never negative here.
     """
@@ -174,7 +174,7 @@ def money_text(units: int) -> str:
 
 
 def menu_rows(menu: tuple[MenuItem, ...]) -> list[tuple[str, ...]]:
-    """Returns the rows of menu_items.csv; nothing is seasonal, so the two dates are null."""
+    """Return the rows of menu_items.csv; nothing is seasonal, so the two dates are null."""
     return [
         (str(item.item_id), item.name, item.category, money_text(item.price), "False", "", "")
         for item in menu
@@ -182,7 +182,7 @@ def menu_rows(menu: tuple[MenuItem, ...]) -> list[tuple[str, ...]]:
 
 
 def store_rows(stores: tuple[Store, ...]) -> list[tuple[str, ...]]:
-    """Returns the rows of stores.csv."""
+    """Return the rows of stores.csv."""
     return [
         (
             str(store.store_id),
@@ -199,7 +199,7 @@ def store_rows(stores: tuple[Store, ...]) -> list[tuple[str, ...]]:
 
 
 def voucher_rows() -> list[tuple[str, ...]]:
-    """Returns the rows of vouchers.csv."""
+    """Return the rows of vouchers.csv."""
     return [
         (
             str(voucher.voucher_id),

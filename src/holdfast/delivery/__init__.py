@@ -1,0 +1,1 @@
+"""How results leave: the states of a run, ordered pieces, exports."""

@@ -1,0 +1,49 @@
+"""What a failed attempt means for its run. Pure.
+
+| what failed | then |
+| --- | --- |
+| the environment: disk, Java, a former owner, a changed input | the run stays; raise |
+| Spark itself, in a process of ours | a failed attempt; a new process tries again |
+| Spark itself, in the caller's session | the run stays; raise |
+| a user's stage | a failed attempt; try again, FAILED after `attempts_max` |
+| rows, columns or code that will fail again | FAILED at once |
+| Holdfast's own reasoning | the run stays; raise |
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from holdfast.errors import (
+    BadRows,
+    HoldfastError,
+    SparkLost,
+    StageFailed,
+    StageInvalid,
+)
+
+
+class Verdict(StrEnum):
+    """What to do after a failed attempt."""
+
+    RAISE = "raise"
+    COUNT = "count"
+    FAIL = "fail"
+
+
+def judge(error: HoldfastError, *, replaceable: bool) -> Verdict:
+    """Say what an error of an executor means: raise it, count it, or fail the run at once."""
+    match error:
+        case SparkLost():
+            return Verdict.COUNT if replaceable else Verdict.RAISE
+        case StageFailed():
+            return Verdict.COUNT
+        case BadRows() | StageInvalid():
+            return Verdict.FAIL
+        case _:
+            return Verdict.RAISE
+
+
+def is_exhausted(failures: int, attempts_max: int) -> bool:
+    """Tell whether a work has failed so often that its run fails."""
+    return failures >= attempts_max

@@ -1,0 +1,272 @@
+"""The engine: takes a run from its bound chunks to its committed results.
+
+All it knows is in the store, so it can be killed at any line and started again. The order of
+effects of one piece of work is in `_perform`; what each crash between two steps leaves is said
+at its crash point (`holdfast._base.crashpoint.POINTS`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast._base.crashpoint import crashpoint
+from holdfast._base.files import read_pieces, sha256_of
+from holdfast._base.ids import START, RunId, digest
+from holdfast._base.invariant import invariant
+from holdfast.blobs.contract import BlobStore
+from holdfast.config import Config
+from holdfast.delivery.states import TERMINAL, move
+from holdfast.engine import plan as planning
+from holdfast.engine.barrier import is_announced, is_complete
+from holdfast.engine.events import Event, EventKind, Watcher, ignore
+from holdfast.engine.executor import BatchWork, Executor, Outcome, SeriesWork, Source
+from holdfast.engine.failure import Verdict, is_exhausted, judge
+from holdfast.engine.manifest import seal, verify_sources
+from holdfast.engine.spec import OutputKind, PipelineSpec, SegmentSpec, SeriesSpec
+from holdfast.engine.state import Held
+from holdfast.engine.sweep import sweep
+from holdfast.errors import Damaged, HoldfastError, RunFailed
+from holdfast.log.contract import QueueBackend
+from holdfast.store.contract import ENGINE_GROUP, ingress_topic
+from holdfast.store.references import chunk_of
+from holdfast.store.rows import Chunk, ChunkKind, Commit, RunState, Work, WorkKind
+
+
+class Engine:
+    """Works on one run of one pipeline at a time, under one grant of the lease."""
+
+    def __init__(
+        self,
+        held: Held,
+        spec: PipelineSpec,
+        executor: Executor,
+        *,
+        log: QueueBackend,
+        blobs: BlobStore,
+        config: Config,
+        watch: Watcher = ignore,
+    ) -> None:
+        """Begin. Nothing is read or written before `advance`."""
+        self._store, self._fence, self._directory = held.store, held.fence, held.directory
+        self._spec, self._executor, self._config = spec, executor, config
+        self._log, self._blobs, self._watch = log, blobs, watch
+        self._fingerprint = digest(*(f"{k}={v}" for k, v in sorted(spec.fingerprint.items())))
+        self._verified: set[str] = set()
+
+    def advance(self, run_id: RunId) -> RunState:
+        """Work until the run needs input that has not come, or its results are committed.
+
+        Returns the state the run is in then: OPEN while it waits for chunks or ENDs.
+
+        Raises:
+            RunFailed: the run is FAILED; the reason is kept with it.
+            HoldfastError: the run stays as it is, and can be resumed.
+        """
+        self._refuse_failed(run_id)
+        sweep(self._directory, self._store, run_id)
+        for segment in self._spec.segments:
+            for work in self._unfinished(run_id, segment.number):
+                self._resume(work)
+            while (planned := self._plan_next(run_id, segment)) is not None:
+                self._perform(planned)
+        if self._state(run_id) in (RunState.FORWARDING, RunState.RECEIVING):
+            self._compute_series(run_id)
+        return self._state(run_id)
+
+    def _state(self, run_id: RunId) -> RunState:
+        run = self._store.read_run(run_id)
+        invariant(run is not None, f"run {run_id} vanished")
+        return RunState(run.state) if run else RunState.SWEPT
+
+    def _refuse_failed(self, run_id: RunId) -> None:
+        run = self._store.read_run(run_id)
+        if run is not None and run.state == RunState.FAILED:
+            raise RunFailed(run=run_id, reason=run.error or "")
+
+    def _unfinished(self, run_id: RunId, segment: int) -> list[Work]:
+        works = self._store.list_work(run_id, committed=False)
+        return [work for work in works if work.plan.segment == segment]
+
+    def _resume(self, work: Work) -> None:
+        """Take up a work that a former process planned and did not commit."""
+        if work.attempts:
+            self._tell(EventKind.RESUMED, work)
+        if is_exhausted(work.failures, self._config.attempts_max):
+            self._fail(work, work.error or "too many failed attempts")
+        self._perform(work)
+
+    def _plan_next(self, run_id: RunId, segment: SegmentSpec) -> Work | None:
+        """Take the next chunks off the segment's topic. None: there are none to take now."""
+        if not is_announced(self._store.read_progress(run_id), segment.pins):
+            return None
+        topic = ingress_topic(run_id, segment.number)
+        offset = self._store.read_offset(topic, 0, ENGINE_GROUP) or START
+        records = self._log.fetch_batch(topic, offset, count=self._config.fetch_records)
+        if not records:
+            return None
+        pending = [(record.offset, chunk_of(record.record)) for record in records]
+        taken = planning.take(pending, self._config)
+        plan = planning.plan_batch(run_id, segment.number, self._fingerprint, taken)
+        crashpoint("engine.plan.before")
+        work = self._store.persist_plan(self._fence, plan)
+        crashpoint("engine.plan.after")
+        return work
+
+    def _perform(self, work: Work) -> None:
+        """Do one planned work until it is committed, or its run has failed.
+
+        1. The attempt is counted. Crash after: it was interrupted, and counts for nothing.
+        2. The executor reads and writes below a directory of this attempt alone. Crash after:
+           an orphan, which a sweep removes.
+        3. Inputs that Spark's own readers parsed are hashed again; all files are made durable.
+        4. One transaction makes the files visible, marks the chunks applied and looks at the
+           barrier. Crash before: the same plan again. Crash after: the next plan.
+        """
+        while True:
+            attempt = self._store.start_attempt(self._fence, work.plan.work_id)
+            crashpoint("engine.attempt.after")
+            self._tell(EventKind.STARTED, work)
+            directory = self._directory.attempt(work, self._fence, attempt)
+            try:
+                commit, outcome = self._execute(work, attempt, directory)
+            except HoldfastError as error:
+                self._count_failure(work, attempt, error)
+                continue
+            self._store.commit_work(self._fence, commit, is_complete)
+            crashpoint("engine.commit.after")
+            self._tell(EventKind.COMMITTED, work, rows=outcome.rows_read)
+            return
+
+    def _execute(self, work: Work, attempt: int, directory: Path) -> tuple[Commit, Outcome]:
+        if work.plan.kind is WorkKind.SERIES:
+            outcome, durable, pieces = self._run_series(work, directory)
+        else:
+            outcome, durable, pieces = self._run_batch(work, directory)
+        files = seal(self._directory.root, directory)
+        crashpoint("engine.sync.after")
+        commit = Commit(
+            work_id=work.plan.work_id,
+            attempt=attempt,
+            files=files,
+            durable_tables=durable,
+            piece_outputs=pieces,
+            columns=outcome.columns,
+            rows_read=outcome.rows_read,
+            bad_rows=outcome.bad_rows,
+        )
+        return commit, outcome
+
+    def _run_batch(
+        self, work: Work, directory: Path
+    ) -> tuple[Outcome, tuple[str, ...], tuple[str, ...]]:
+        segment = self._spec.segments[work.plan.segment - 1]
+        read = {output.table for output in segment.outputs}
+        sources: dict[str, tuple[Source, ...]] = {}
+        for chunk in work.plan.chunks:
+            if chunk.table in read:
+                sources[chunk.table] = sources.get(chunk.table, ()) + self._sources_of(chunk)
+        pins = self._pinned(work.plan.run_id, segment.pins)
+        outcome = Outcome()
+        if sources:
+            outcome = self._executor.run_batch(
+                BatchWork(str(directory), segment.number, sources, pins)
+            )
+        crashpoint("engine.job.after")
+        for some in (*sources.values(), *pins.values()):
+            verify_sources(some)
+        durable = tuple(o.name for o in segment.outputs if o.kind is OutputKind.DURABLE)
+        pieces = tuple(o.name for o in segment.outputs if o.kind is OutputKind.STREAMED)
+        return outcome, durable, pieces
+
+    def _run_series(
+        self, work: Work, directory: Path
+    ) -> tuple[Outcome, tuple[str, ...], tuple[str, ...]]:
+        series = next(one for one in self._spec.series if one.name == work.plan.name)
+        datasets = {name: self._dataset(work.plan.run_id, name) for name in series.datasets}
+        pins = self._pinned(work.plan.run_id, series.pins)
+        outcome = self._executor.run_series(SeriesWork(str(directory), series.name, datasets, pins))
+        for some in pins.values():
+            verify_sources(some)
+        return outcome, (), () if series.streamed else (series.name,)
+
+    def _compute_series(self, run_id: RunId) -> None:
+        """Compute every result. All are planned before the first is committed, so that the
+        last commit knows that it is the last.
+        """
+        works = [
+            self._store.persist_plan(self._fence, self._plan_series(run_id, series))
+            for series in self._spec.series
+        ]
+        for work in works:
+            if not work.committed:
+                self._resume(work)
+
+    def _plan_series(self, run_id: RunId, series: SeriesSpec) -> planning.Plan:
+        return planning.plan_series(run_id, self._fingerprint, series.name)
+
+    def _count_failure(self, work: Work, attempt: int, error: HoldfastError) -> None:
+        """Record a failed attempt; return only if the work is to be tried again."""
+        verdict = judge(error, replaceable=self._executor.replaceable)
+        if verdict is Verdict.RAISE:
+            raise error
+        crashpoint("engine.fail.before")
+        failures = self._store.fail_attempt(self._fence, work.plan.work_id, attempt, str(error))
+        crashpoint("engine.fail.after")
+        self._tell(EventKind.FAILED_ATTEMPT, work, detail=str(error))
+        if verdict is Verdict.FAIL or is_exhausted(failures, self._config.attempts_max):
+            self._fail(work, str(error), error)
+
+    def _fail(self, work: Work, reason: str, cause: HoldfastError | None = None) -> None:
+        run_id = work.plan.run_id
+        state = self._state(run_id)
+        if state not in TERMINAL:
+            to = RunState.FAILED
+            move(self._store, self._fence, run_id, current=state, to=to, error=reason)
+            crashpoint("delivery.move.after")
+        raise RunFailed(run=run_id, reason=reason) from cause
+
+    def _sources_of(self, chunk: Chunk) -> tuple[Source, ...]:
+        """Return where the bytes of a chunk are."""
+        if chunk.kind is ChunkKind.RANGE:
+            place = (chunk.location, chunk.start, chunk.stop)
+            return (Source(*place, chunk.checksum, chunk.format, chunk.header),)
+        if chunk.kind is ChunkKind.BLOB:
+            path = self._blobs.location(chunk.location)
+            return (Source(path, 0, chunk.size, chunk.checksum, chunk.format, chunk.header),)
+        files = self._store.read_work_files(planning.BatchId(chunk.location))
+        return tuple(
+            Source(str(self._directory.root / f.path), 0, f.size, f.checksum, "parquet")
+            for f in files
+            if f.output == chunk.table
+        )
+
+    def _pinned(self, run_id: RunId, tables: tuple[str, ...]) -> dict[str, tuple[Source, ...]]:
+        """Return all chunks of whole tables, which are complete by now."""
+        return {
+            table: tuple(
+                source
+                for chunk in self._store.list_chunks(run_id, table)
+                for source in self._sources_of(chunk)
+            )
+            for table in tables
+        }
+
+    def _dataset(self, run_id: RunId, name: str) -> tuple[str, ...]:
+        """Return the files of an output of all batches, each hashed once before it is used."""
+        paths = []
+        for file in self._store.read_manifest(run_id, name):
+            path = self._directory.root / file.path
+            if file.path not in self._verified:
+                if not path.is_file():
+                    raise Damaged(path=str(path), what="a committed file is missing")
+                if sha256_of(read_pieces(path)) != file.checksum:
+                    raise Damaged(path=str(path), what="a committed file was altered")
+                self._verified.add(file.path)
+            paths.append(str(path))
+        return tuple(paths)
+
+    def _tell(self, kind: EventKind, work: Work, *, rows: int = 0, detail: str = "") -> None:
+        plan = work.plan
+        name = plan.name or f"{plan.segment}.{work.number}"
+        size = sum(chunk.size for chunk in plan.chunks)
+        self._watch(Event(kind, plan.run_id, name, len(plan.chunks), size, rows, detail))

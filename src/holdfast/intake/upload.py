@@ -1,0 +1,104 @@
+"""Chunks that senders hand in, one by one, in any order, any number of times.
+
+The bytes come first, the row that binds them second, the acknowledgement last. So what was
+acknowledged is durable, and bytes without a row are an orphan that nobody was told about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from holdfast._base.crashpoint import crashpoint
+from holdfast._base.ids import RunId, digest, fresh_token
+from holdfast.blobs.contract import BlobInfo, BlobStore
+from holdfast.errors import CallerError, UsageInvalid
+from holdfast.intake.rules import accept_chunk, accept_end
+from holdfast.store.contract import BarrierRule, IntakeStore
+from holdfast.store.rows import Chunk, ChunkKind, End
+
+CHUNKS = "chunks/"
+"""The prefix of the names of all uploads."""
+
+
+def blob_name(run_id: RunId, chunk: Chunk, upload: str) -> str:
+    """Return the name of an upload: what it is, and which try at it."""
+    sender = digest("sender", chunk.sender)
+    return f"{CHUNKS}{run_id}/{chunk.table}/{sender}/{chunk.ordinal}-{upload}"
+
+
+def put_chunk(
+    store: IntakeStore, blobs: BlobStore, run_id: RunId, chunk: Chunk, pieces: Iterable[bytes]
+) -> bool:
+    """Take in one chunk; when this returns, its sender may be told. False: it was there already.
+
+    `chunk` names table, sender, ordinal, format and the checksum its sender computed; location
+    and size are filled in here.
+
+    1. The bytes go to a blob with a fresh upload id. Crash after: an orphan, swept later.
+    2. One transaction binds the blob and appends its reference to the run's topic. Crash after:
+       the sender hears nothing, sends again, and is told that it is there.
+    3. Return: the ack.
+
+    Raises:
+        ChunkConflict, RunGone, UsageInvalid: refused, nothing changed.
+    """
+    name = blob_name(run_id, chunk, fresh_token())
+    info = blobs.create(name, pieces)
+    crashpoint("intake.blob.after")
+    try:
+        _check_transfer(chunk, info)
+        stored = replace(
+            chunk, kind=ChunkKind.BLOB, location=name, size=info.size, checksum=info.checksum
+        )
+        accepted = store.bind_chunk(run_id, stored, accept_chunk)
+        crashpoint("intake.chunk.after")
+    except CallerError:
+        _remove(store, blobs, name)
+        raise
+    if not accepted:
+        _remove(store, blobs, name)
+    return accepted
+
+
+def _check_transfer(chunk: Chunk, info: BlobInfo) -> None:
+    """Refuse bytes that are not those the sender hashed. No checksum given: nothing to check."""
+    if chunk.checksum and chunk.checksum != info.checksum:
+        what = (
+            f"chunk {chunk.ordinal} of {chunk.table} arrived with checksum {info.checksum},"
+            f" its sender named {chunk.checksum}"
+        )
+        raise UsageInvalid(what=what, remedy="Send it again.")
+
+
+def _remove(store: IntakeStore, blobs: BlobStore, name: str) -> bool:
+    """Remove an upload that no row binds: condemned first, so that no late row can bind it."""
+    if not store.condemn_blob(name):
+        return False
+    blobs.delete(name)
+    store.forget_condemned(name)
+    return True
+
+
+def put_end(store: IntakeStore, run_id: RunId, end: End, barrier: BarrierRule) -> bool:
+    """Take in a sender's END; when this returns, it may be told. False: it was there already.
+
+    It is durable, and the barrier looked at, in one transaction before the ack.
+    """
+    accepted = store.record_end(run_id, end, accept_end, barrier)
+    crashpoint("intake.end.after")
+    return accepted
+
+
+def sweep_uploads(store: IntakeStore, blobs: BlobStore, run_id: RunId) -> int:
+    """Remove the uploads of a run that no row binds; returns how many.
+
+    Only the caller who knows that no upload of this run is under way may call it, or else an
+    upload is made twice: the condemned mark keeps a late one from being bound.
+
+    1. The blob is condemned in a transaction that sees no row binding it. From here on intake
+       refuses to bind it. Crash after: the next sweep condemns it again and goes on.
+    2. The bytes go. 3. The mark goes.
+    """
+    names = list(blobs.names(f"{CHUNKS}{run_id}/"))
+    return sum(_remove(store, blobs, name) for name in names)
