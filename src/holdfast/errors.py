@@ -10,6 +10,10 @@
     |   +-- RunGone                  RUN_GONE
     |   +-- StageFailed              STAGE_FAILED
     |   +-- StageInvalid             STAGE_INVALID
+    |   +-- StepChanged              STEP_CHANGED
+    |   +-- KeyInvalid               KEY_INVALID
+    |   +-- CallInputChanged         CALL_INPUT_CHANGED
+    |   +-- BudgetSpent              BUDGET_SPENT
     +-- EnvironmentFailed            the machine cannot do it now; run again when it can
     |   +-- StateBusy                STATE_BUSY
     |   +-- DiskFull                 DISK_FULL
@@ -17,8 +21,12 @@
     |   +-- JavaMissing              JAVA_MISSING
     |   +-- DependencyMissing        DEPENDENCY_MISSING
     |   +-- SparkLost                SPARK_LOST
+    |   +-- SparkNotStarted          SPARK_NOT_STARTED
     |   +-- Fenced                   FENCED
     |   +-- ClusterNeedsSharedState  CLUSTER_NEEDS_SHARED_STATE
+    |   +-- ProviderBusy             PROVIDER_BUSY
+    |   +-- CallFailed               CALL_FAILED
+    |   +-- LedgerMismatch           LEDGER_MISMATCH
     +-- DataError                    the bytes are not what they should be
     |   +-- BadRows                  BAD_ROWS
     |   +-- HeaderWrong              HEADER_WRONG
@@ -220,6 +228,67 @@ class StageInvalid(CallerError):
 
 
 @dataclass(eq=False)
+class StepChanged(CallerError):
+    """A paid step is not the one whose answers the ledger holds. Nothing was called.
+
+    Undo the change, or say what recorded answers are worth: `change="keep"` keeps them and asks
+    the rest by the new step, `change="new"` asks everything again.
+    """
+
+    code: ClassVar[str] = "STEP_CHANGED"
+    template: ClassVar[str] = (
+        "paid step {step}: {fields} changed since its answers were recorded. Undo that, or choose"
+        " OnTrouble(change='keep') to keep recorded answers or change='new' to buy all anew."
+    )
+    step: str
+    fields: str
+
+
+@dataclass(eq=False)
+class KeyInvalid(CallerError):
+    """A row of a paid step has no key, so no answer could ever be found again for it."""
+
+    code: ClassVar[str] = "KEY_INVALID"
+    template: ClassVar[str] = (
+        "paid step {step}: key column {column} is {what}. Drop such rows, or choose another key."
+    )
+    step: str
+    column: str
+    what: str
+
+
+@dataclass(eq=False)
+class CallInputChanged(CallerError):
+    """A key came with other inputs than those its answer was bought for. Nothing was called.
+
+    Make the key name the inputs, or choose `input_change="keep"` (the recorded answer stands) or
+    `"new"` (changed inputs are bought as a slot of their own).
+    """
+
+    code: ClassVar[str] = "CALL_INPUT_CHANGED"
+    template: ClassVar[str] = (
+        "paid step {step}: key {key} came with other inputs than were recorded for it. Correct the"
+        " key, or choose OnTrouble(input_change='keep') or input_change='new'."
+    )
+    step: str
+    key: str
+
+
+@dataclass(eq=False)
+class BudgetSpent(CallerError):
+    """A paid step reached its cap. What was bought is recorded; raise the cap and run again."""
+
+    code: ClassVar[str] = "BUDGET_SPENT"
+    template: ClassVar[str] = (
+        "paid step {step}: the budget is spent ({calls} calls, {usd} USD over the ledger's life)."
+        " All answers bought are recorded; raise the budget and run again to go on."
+    )
+    step: str
+    calls: int
+    usd: str
+
+
+@dataclass(eq=False)
 class EnvironmentFailed(HoldfastError):
     """The machine cannot do it now. The run stays as it is; run again when the cause is gone."""
 
@@ -290,6 +359,16 @@ class SparkLost(EnvironmentFailed):
 
 
 @dataclass(eq=False)
+class SparkNotStarted(EnvironmentFailed):
+    """Spark did not start. Its log says why; the run is as it was."""
+
+    code: ClassVar[str] = "SPARK_NOT_STARTED"
+    template: ClassVar[str] = "Spark did not start: {error}. Its log is {log}."
+    error: str
+    log: str
+
+
+@dataclass(eq=False)
 class Fenced(EnvironmentFailed):
     """Somebody else took over the work. This process must stop; it has changed nothing."""
 
@@ -315,6 +394,49 @@ class ClusterNeedsSharedState(EnvironmentFailed):
     )
     master: str
     path: str
+
+
+@dataclass(eq=False)
+class ProviderBusy(EnvironmentFailed):
+    """The provider refused a call for now and did not charge it. For users' functions to raise.
+
+    The call is tried again, not before `retry_after_s`.
+    """
+
+    code: ClassVar[str] = "PROVIDER_BUSY"
+    template: ClassVar[str] = "the provider is busy: {reason} (try again after {retry_after_s} s)"
+    reason: str
+    retry_after_s: float = 0.0
+
+
+@dataclass(eq=False)
+class CallFailed(EnvironmentFailed):
+    """A paid call failed for good. The other rows' answers are recorded; run again to retry it."""
+
+    code: ClassVar[str] = "CALL_FAILED"
+    template: ClassVar[str] = (
+        "paid step {step}, key {key}: {error} after {attempts} attempt(s). Other answers are"
+        " recorded. Correct the cause and run again, or choose OnTrouble(error='null')."
+    )
+    step: str
+    key: str
+    error: str
+    attempts: int
+
+
+@dataclass(eq=False)
+class LedgerMismatch(EnvironmentFailed):
+    """A task found another ledger than the job was made with: its path is not shared."""
+
+    code: ClassVar[str] = "LEDGER_MISMATCH"
+    retryable: ClassVar[bool] = False
+    template: ClassVar[str] = (
+        "{path} holds ledger {found}, the job was made with {wanted}."
+        " Every machine must see the same directory."
+    )
+    path: str
+    found: str
+    wanted: str
 
 
 @dataclass(eq=False)

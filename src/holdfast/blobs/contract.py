@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
+
+from holdfast._base.files import TEMPORARY_PREFIX
+from holdfast.errors import UsageInvalid
+
+_SEGMENT = re.compile(r"[A-Za-z0-9._=-]{1,128}")
+
+
+def name_segments(name: str) -> list[str]:
+    """Return the segments of a blob's name.
+
+    Raises:
+        UsageInvalid: it is not a name, so it could lead out of the store, or onto a temporary.
+    """
+    segments = name.split("/")
+    for segment in segments:
+        is_plain = _SEGMENT.fullmatch(segment) and segment not in (".", "..")
+        if not is_plain or segment.startswith(TEMPORARY_PREFIX):
+            raise UsageInvalid(
+                what=f"{name!r} is no blob name",
+                remedy="Use letters, digits and . _ = - in segments joined by /.",
+            )
+    return segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +42,8 @@ class BlobInfo:
 class BlobStore(Protocol):
     """Named bytes.
 
-    A name is a path of segments `[A-Za-z0-9._=-]{1,128}`, joined by `/`, none of them `.` or `..`.
+    A name is a path of segments `[A-Za-z0-9._=-]{1,128}`, joined by `/`, none of them `.` or `..`
+    or beginning with `.tmp-`. Any other raises UsageInvalid.
     """
 
     def create(self, name: str, pieces: Iterable[bytes]) -> BlobInfo:

@@ -53,10 +53,9 @@ class SeriesWork:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an attempt saw. The files themselves are found below the directory."""
+    """What an attempt saw. The files, bad rows among them, are found below the directory."""
 
     rows_read: int = 0
-    bad_rows: int = 0
     columns: tuple[str, ...] = ()
     """For a series: the names of its columns; the files have no header line."""
 

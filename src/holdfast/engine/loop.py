@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import read_pieces, sha256_of
-from holdfast._base.ids import START, RunId, digest
+from holdfast._base.ids import START, BatchId, RunId, digest
 from holdfast._base.invariant import invariant
 from holdfast.blobs.contract import BlobStore
 from holdfast.config import Config
@@ -19,7 +19,14 @@ from holdfast.delivery.states import TERMINAL, move
 from holdfast.engine import plan as planning
 from holdfast.engine.barrier import is_announced, is_complete
 from holdfast.engine.events import Event, EventKind, Watcher, ignore
-from holdfast.engine.executor import BatchWork, Executor, Outcome, SeriesWork, Source
+from holdfast.engine.executor import (
+    BAD_ROWS_PREFIX,
+    BatchWork,
+    Executor,
+    Outcome,
+    SeriesWork,
+    Source,
+)
 from holdfast.engine.failure import Verdict, is_exhausted, judge
 from holdfast.engine.manifest import seal, verify_sources
 from holdfast.engine.spec import OutputKind, PipelineSpec, SegmentSpec, SeriesSpec
@@ -29,7 +36,7 @@ from holdfast.errors import Damaged, HoldfastError, RunFailed
 from holdfast.log.contract import QueueBackend
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
 from holdfast.store.references import chunk_of
-from holdfast.store.rows import Chunk, ChunkKind, Commit, RunState, Work, WorkKind
+from holdfast.store.rows import Chunk, ChunkKind, Commit, Plan, RunState, Work, WorkKind
 
 
 class Engine:
@@ -152,7 +159,7 @@ class Engine:
             piece_outputs=pieces,
             columns=outcome.columns,
             rows_read=outcome.rows_read,
-            bad_rows=outcome.bad_rows,
+            bad_rows=sum(f.rows for f in files if f.output.startswith(BAD_ROWS_PREFIX)),
         )
         return commit, outcome
 
@@ -201,7 +208,7 @@ class Engine:
             if not work.committed:
                 self._resume(work)
 
-    def _plan_series(self, run_id: RunId, series: SeriesSpec) -> planning.Plan:
+    def _plan_series(self, run_id: RunId, series: SeriesSpec) -> Plan:
         return planning.plan_series(run_id, self._fingerprint, series.name)
 
     def _count_failure(self, work: Work, attempt: int, error: HoldfastError) -> None:
@@ -233,7 +240,7 @@ class Engine:
         if chunk.kind is ChunkKind.BLOB:
             path = self._blobs.location(chunk.location)
             return (Source(path, 0, chunk.size, chunk.checksum, chunk.format, chunk.header),)
-        files = self._store.read_work_files(planning.BatchId(chunk.location))
+        files = self._store.read_work_files(BatchId(chunk.location))
         return tuple(
             Source(str(self._directory.root / f.path), 0, f.size, f.checksum, "parquet")
             for f in files

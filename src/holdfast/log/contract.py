@@ -144,7 +144,10 @@ class QueueBackend(ABC):
 
     @abstractmethod
     def commit_offset(self, topic: str, group: str, offset: Offset, *, partition: int = 0) -> None:
-        """Record that a group is done with everything below `offset`. A lower one: no effect."""
+        """Record that a group is done with everything below `offset`. A lower one: no effect.
+
+        One beyond the end raises UsageInvalid: records still to come would be skipped.
+        """
 
     @abstractmethod
     def get_committed_offset(self, topic: str, group: str, *, partition: int = 0) -> Offset:

@@ -93,11 +93,15 @@ class IntakeStore(Protocol):
         Returns False, and changes nothing, if inputs of this run are bound already.
         """
 
-    def bind_chunk(self, run_id: RunId, chunk: Chunk, rule: ChunkRule) -> bool:
+    def bind_chunk(
+        self, run_id: RunId, chunk: Chunk, rule: ChunkRule, barrier: BarrierRule | None = None
+    ) -> bool:
         """Bind one chunk and append its reference to its segment's topic, if `rule` says so.
 
-        A chunk of a whole table is applied at once (and gets no reference). Returns what the
-        rule returned. An unknown run raises RunGone.
+        A chunk of a whole table is applied at once (and gets no reference). It may be the last
+        one missing, behind its END: then the barrier is looked at, so give `barrier` wherever a
+        chunk may come after its END. Returns what the rule returned. An unknown run raises
+        RunGone. Tables that a segment produces count as not declared here.
         """
 
     def record_end(self, run_id: RunId, end: End, rule: EndRule, barrier: BarrierRule) -> bool:
@@ -118,10 +122,15 @@ class WorkStore(Protocol):
 
         A chunk is in one plan: a second plan with one of its chunks breaks a primary key and
         raises InvariantViolated. A plan with the same id returns the stored work, unchanged.
+        A BATCH has at least one chunk, a SERIES none. All SERIES of a run are planned before
+        the first is committed. The run's state is checked as in `commit_work`.
         """
 
     def start_attempt(self, fence: Fence, work_id: BatchId) -> int:
-        """Count an attempt before it begins; returns its number, from 1."""
+        """Count an attempt before it begins; returns its number, from 1.
+
+        The run's state is checked as in `commit_work`.
+        """
 
     def fail_attempt(self, fence: Fence, work_id: BatchId, attempt: int, error: str) -> int:
         """Record that an attempt failed; returns how many of this work's attempts failed.
@@ -145,10 +154,12 @@ class WorkStore(Protocol):
         The barrier of segment k: when `barrier` holds for the progress of all senders of that
         segment, the barrier row is inserted; END is recorded for the produced tables of segment
         k + 1 (count = committed works of segment k), whose barrier is looked at next; the last
-        segment's barrier moves the run OPEN -> FORWARDING.
+        segment's barrier moves the run OPEN -> FORWARDING. Barriers are passed in the order of
+        segments, never k + 1 before k.
 
         Raises InvariantViolated if the work is committed already or the run is not OPEN
-        (for a SERIES: not FORWARDING or RECEIVING), Fenced if the epoch is old.
+        (for a SERIES: not FORWARDING or RECEIVING), RunGone if somebody else closed the run
+        (cancelled, failed, swept), Fenced if the epoch is old.
         """
 
     def list_work(self, run_id: RunId, *, committed: bool | None = None) -> list[Work]:
@@ -231,7 +242,9 @@ class TopicStore(Protocol):
         """Return the first offset still held and the next one to be given."""
 
     def advance_offset(self, topic: str, partition: int, group: str, offset: Offset) -> None:
-        """Set a group's position if it grows."""
+        """Set a group's position if it grows. Beyond the end it raises UsageInvalid: records
+        still to come would be skipped.
+        """
 
     def read_offset(self, topic: str, partition: int, group: str) -> Offset | None:
         """Return a group's position, or None if it never committed one."""

@@ -9,6 +9,26 @@ from holdfast._base.ids import START, BatchId, Epoch, Offset, Ordinal, RunId
 from holdfast._base.intervals import Intervals
 
 
+class RunState(StrEnum):
+    """Where a run stands. Which moves are allowed is written in `holdfast.delivery`."""
+
+    OPEN = "OPEN"
+    FORWARDING = "FORWARDING"
+    RECEIVING = "RECEIVING"
+    COMPLETING = "COMPLETING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    ABANDONED = "ABANDONED"
+    SWEPT = "SWEPT"
+
+
+VOID_STATES = frozenset((RunState.FAILED, RunState.CANCELLED, RunState.ABANDONED, RunState.SWEPT))
+"""States in which a run has no results: what streamed out before is void."""
+CLOSED_STATES = VOID_STATES | {RunState.DONE}
+"""States in which a run takes nothing more."""
+
+
 class ChunkKind(StrEnum):
     """Where the bytes of a chunk are."""
 
@@ -92,8 +112,9 @@ class Chunk:
     """A numbered piece of a table. Its identity is (table, sender, ordinal) within its run.
 
     `location`: a blob's name (BLOB), an absolute path (RANGE), a batch id (FILES: the files that
-    batch wrote for this table). `start` and `stop` delimit the bytes of a RANGE; `header` is the
-    header line of the file it is cut from; `file_size` and `mtime_ns` are those of the whole file.
+    batch wrote for this table). `format` is that of the bytes: csv, json, parquet or binaryFile.
+    `start` and `stop` delimit the bytes of a RANGE; `header` is the header line of the file it is
+    cut from; `file_size` and `mtime_ns` are those of the whole file.
     """
 
     table: str
@@ -103,6 +124,7 @@ class Chunk:
     location: str
     size: int
     checksum: str
+    format: str = "csv"
     start: int = 0
     stop: int = 0
     header: str = ""

@@ -1,0 +1,185 @@
+"""Blobs in a directory. Layout and rules: docs/internals/blobs.md.
+
+A blob's name is its path below the root. It is there as a whole or not at all: its bytes are
+durable under a temporary name before `link(2)` gives it its own, which cannot replace another.
+
+No path is followed through a symbolic link: directories are walked one by one from the root.
+
+Crash points: `blobs.create.written`, `blobs.create.linked`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from holdfast._base.crashpoint import crashpoint
+from holdfast._base.files import (
+    DIRECTORY_MODE,
+    TEMPORARY_PREFIX,
+    fsync_file,
+    make_directories,
+    os_errors,
+    sha256_of,
+    write_temporary,
+)
+from holdfast.blobs.contract import BlobInfo, name_segments
+from holdfast.errors import Damaged
+
+_READ_BYTES = 1 << 20
+"""1 MiB at a time: larger gains nothing measurable, smaller costs calls."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LocalBlobs:
+    """Named bytes in files below `root`. Fills `holdfast.blobs.contract.BlobStore`.
+
+    Several processes may use one root. Directories are made as names need them, and stay.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self._root = Path(root).absolute()
+        # Directories whose own entry this process knows to be durable. One that is found may have
+        # been made a moment ago by a process that was killed before it could fsync the parent.
+        self._settled: set[tuple[str, ...]] = set()
+        with os_errors(self._root):
+            make_directories(self._root)
+            fsync_file(self._root.parent)
+
+    def create(self, name: str, pieces: Iterable[bytes]) -> BlobInfo:
+        """Store bytes under a new name, durably, before returning.
+
+        1. The directories on the way exist and their entries are durable.
+        2. The bytes go to a temporary file in the root and are made durable. Crash after: a
+           temporary file, which `sweep_temporary` removes.
+        3. `link(2)` gives the bytes their name, unless it is taken. Crash after: the blob may be
+           there or not, as a whole; nobody was told of it.
+        4. The directory is made durable. Also for a name that was taken: whoever linked it may
+           have been killed before this step. Only then the caller hears of it.
+
+        Raises:
+            Damaged: the name exists with other bytes, which stay.
+        """
+        *parents, leaf = name_segments(name)
+        with os_errors(self.location(name)), self._directory(parents, create=True) as directory:
+            temporary, checksum = write_temporary(self._root, pieces)
+            try:
+                size = temporary.stat().st_size
+                crashpoint("blobs.create.written")
+                try:
+                    os.link(temporary, leaf, dst_dir_fd=directory, follow_symlinks=False)
+                except FileExistsError as error:
+                    if sha256_of(_read_at(directory, leaf)) != checksum:
+                        what = "the blob exists with other bytes"
+                        raise Damaged(path=self.location(name), what=what) from error
+                crashpoint("blobs.create.linked")
+                os.fsync(directory)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return BlobInfo(name, size, checksum)
+
+    @contextmanager
+    def _directory(self, segments: Sequence[str], *, create: bool = False) -> Iterator[int]:
+        """Open a directory below the root, step by step; make missing ones if `create`."""
+        descriptor = os.open(self._root, _DIRECTORY)
+        try:
+            for depth, segment in enumerate(segments, start=1):
+                path = tuple(segments[:depth])
+                if create and path not in self._settled:
+                    with suppress(FileExistsError):
+                        os.mkdir(segment, DIRECTORY_MODE, dir_fd=descriptor)
+                    os.fsync(descriptor)
+                    self._settled.add(path)
+                below = os.open(segment, _DIRECTORY, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield the bytes. A missing blob raises Damaged."""
+        *parents, leaf = name_segments(name)
+        with os_errors(self.location(name)):
+            try:
+                with self._directory(parents) as directory:
+                    yield from _read_at(directory, leaf)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise Damaged(path=self.location(name), what="the blob is missing") from error
+
+    def exists(self, name: str) -> bool:
+        """Tell whether a blob is there."""
+        *parents, leaf = name_segments(name)
+        with os_errors(self.location(name)):
+            try:
+                with self._directory(parents) as directory:
+                    mode = os.stat(leaf, dir_fd=directory, follow_symlinks=False).st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return stat.S_ISREG(mode)
+
+    def delete(self, name: str) -> None:
+        """Remove a blob, durably. A missing one is no error."""
+        *parents, leaf = name_segments(name)
+        with os_errors(self.location(name)):
+            try:
+                with self._directory(parents) as directory:
+                    os.unlink(leaf, dir_fd=directory)
+                    os.fsync(directory)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+
+    def names(self, prefix: str = "") -> Iterator[str]:
+        """Yield the names that begin with `prefix`, sorted. Temporary files are not named."""
+        with os_errors(self._root):
+            yield from _names_below(self._root, "", prefix)
+
+    def location(self, name: str) -> str:
+        """Return the absolute path of the file."""
+        return str(self._root.joinpath(*name_segments(name)))
+
+    def sweep_temporary(self) -> int:
+        """Remove what killed creators left behind; returns how many files.
+
+        Call it only while nobody creates blobs here: a creator whose file is swept fails.
+        """
+        count = 0
+        with os_errors(self._root):
+            for leftover in sorted(self._root.glob(f"{TEMPORARY_PREFIX}*")):
+                leftover.unlink(missing_ok=True)
+                count += 1
+        return count
+
+
+def _read_at(directory: int, leaf: str) -> Iterator[bytes]:
+    descriptor = os.open(leaf, _FILE, dir_fd=directory)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", leaf)
+        while piece := os.read(descriptor, _READ_BYTES):
+            yield piece
+    finally:
+        os.close(descriptor)
+
+
+def _names_below(directory: Path, above: str, prefix: str) -> Iterator[str]:
+    """Yield names in the order of whole names: a directory sorts as its name with the slash."""
+    entries = []
+    with os.scandir(directory) as found:
+        for entry in found:
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if is_directory or entry.is_file(follow_symlinks=False):
+                entries.append(entry.name + "/" * is_directory)
+    for entry_name in sorted(entries):
+        name = above + entry_name
+        if name.startswith(TEMPORARY_PREFIX):
+            continue
+        if name.endswith("/") and (name.startswith(prefix) or prefix.startswith(name)):
+            yield from _names_below(directory / entry_name, name, prefix)
+        elif not name.endswith("/") and name.startswith(prefix):
+            yield name

@@ -1,0 +1,56 @@
+"""`holdfast coffee`: the bundled application's data, and its answers by another way."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Data for the bundled coffee-shop pipeline, and its right answers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Scale = Annotated[float, typer.Option(help="Size of the data; 1 is 3.3 GB.")]
+Seed = Annotated[int, typer.Option(help="Seed of the data.")]
+Hard = Annotated[bool, typer.Option(help="Add every edge case.")]
+Out = Annotated[Path, typer.Option(help="New or empty directory to write to.")]
+
+
+@app.command()
+def generate(out: Out, scale: Scale = 0.01, seed: Seed = 1, hard: Hard = False) -> None:
+    """Write the seven tables as CSV files.
+
+    Example: holdfast coffee generate --scale 0.01 --seed 1 --out data
+    """
+    from holdfast.apps.coffee.generator import generate as make
+    from holdfast.errors import UsageInvalid
+
+    try:
+        made = make(out, scale=scale, seed=seed, hard=hard)
+    except ValueError as error:
+        raise UsageInvalid(what=str(error), remedy="Nothing was written.") from error
+    size = sum(path.stat().st_size for path in out.iterdir())
+    sys.stdout.write(f"wrote {len(list(made.files))} files, {size / 1e6:,.1f} MB, to {out}\n")
+    sys.stdout.write(f"next: holdfast run coffee --input {out} --out answers --state state\n")
+
+
+@app.command()
+def oracle(out: Out, scale: Scale = 0.01, seed: Seed = 1, hard: Hard = False) -> None:
+    """Write the five right answers, computed by the generator itself, without Spark.
+
+    Example: holdfast coffee oracle --scale 0.01 --seed 1 --out right
+    """
+    from holdfast.apps.coffee.oracle import answers, write_answers
+    from holdfast.errors import UsageInvalid
+
+    try:
+        found = answers(scale=scale, seed=seed, hard=hard)
+        write_answers(found, out)
+    except ValueError as error:
+        raise UsageInvalid(what=str(error), remedy="Nothing was written.") from error
+    sys.stdout.write(f"wrote the answers to {out}; q1 has {found.q1_count:,} rows\n")
+    sys.stdout.write(f"next: diff -r {out} answers\n")

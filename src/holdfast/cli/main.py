@@ -1,0 +1,146 @@
+"""`holdfast`: the verbs, and how errors reach people: one line, and an exit code.
+
+0 it worked, 1 it failed, 2 it was asked wrongly.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast import __version__
+from holdfast._base.crashpoint import arm_from_environment
+from holdfast.cli import coffee
+from holdfast.errors import HoldfastError, PipelineInvalid, UsageInvalid
+
+app = typer.Typer(
+    name="holdfast",
+    help="Data pipelines on Spark that lose nothing, repeat nothing and buy nothing twice.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(coffee.app, name="coffee")
+
+State = Annotated[Path, typer.Option(help="Directory that holds the run's state.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def run(
+    pipeline: Annotated[
+        str, typer.Argument(help="A bundled name (coffee), module:object, or a .py file.")
+    ],
+    input: Annotated[Path, typer.Option(help="Directory with the input files.")],  # noqa: A002
+    out: Annotated[Path, typer.Option(help="Directory for the result files.")],
+    state: State,
+    format: Annotated[  # noqa: A002
+        str | None, typer.Option(help="Format of the input files: csv, json or parquet.")
+    ] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master; default local[*].")] = None,
+    spark_conf: Annotated[
+        list[str] | None, typer.Option(help="A Spark setting K=V; may be given again.")
+    ] = None,
+    shared_state: Annotated[
+        bool, typer.Option(help="Say that every machine of the cluster sees these directories.")
+    ] = False,
+    ignore_unknown: Annotated[
+        bool, typer.Option(help="Leave files alone that belong to no table.")
+    ] = False,
+    batch_bytes: Annotated[int | None, typer.Option(help="Input of one Spark job.")] = None,
+    chunk_bytes: Annotated[int | None, typer.Option(help="Size at which files are cut.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a pipeline to the end, or resume it: same state, same inputs.
+
+    Example: holdfast run coffee --input data --out answers --state state
+    """
+    from holdfast.cli.run import Request, run_command
+
+    run_command(
+        Request(
+            pipeline=pipeline,
+            input=input,
+            out=out,
+            state=state,
+            format=format,
+            master=master,
+            spark_conf=tuple(spark_conf or ()),
+            shared_state=shared_state,
+            ignore_unknown=ignore_unknown,
+            batch_bytes=batch_bytes,
+            chunk_bytes=chunk_bytes,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command()
+def status(state: State, as_json: Json = False) -> None:
+    """Show runs, tables and batches. Works with everything dead.
+
+    Example: holdfast status --state state
+    """
+    from holdfast.cli.look import status_command
+
+    status_command(state, as_json=as_json)
+
+
+@app.command()
+def verify(
+    state: State,
+    out: Annotated[Path | None, typer.Option(help="Also check the result files here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check that every chunk has exactly one committed effect and every file is intact.
+
+    Example: holdfast verify --state state --out answers
+    """
+    from holdfast.cli.look import verify_command
+
+    verify_command(state, out, as_json=as_json)
+
+
+@app.command()
+def demo(
+    scale: Annotated[float, typer.Option(help="Size of the data; 1 is 3.3 GB.")] = 0.02,
+    seed: Annotated[int, typer.Option(help="Seed of the data.")] = 1,
+    keep: Annotated[
+        Path | None, typer.Option(help="New directory to keep data, state and answers in.")
+    ] = None,
+) -> None:
+    """Generate coffee-shop data, run it, kill it twice, resume, compare with the oracle.
+
+    Example: holdfast demo
+    """
+    from holdfast.cli.demo import demo_command
+
+    demo_command(scale=scale, seed=seed, keep=keep)
+
+
+def main() -> None:
+    """Run the command line. Errors raised on purpose become one line and an exit code."""
+    arm_from_environment()
+    try:
+        app()
+    except HoldfastError as error:
+        sys.stderr.write(f"holdfast: {error}\n")
+        sys.exit(2 if isinstance(error, (UsageInvalid, PipelineInvalid)) else 1)

@@ -1,0 +1,166 @@
+"""`holdfast run`: the engine in this process, Spark in a child of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from holdfast.config import DEFAULT, Config
+from holdfast.engine.drive import Inputs, RunReport, drive
+from holdfast.engine.events import Event, EventKind
+from holdfast.engine.spec import PipelineSpec
+from holdfast.engine.state import hold
+from holdfast.errors import ClusterNeedsSharedState, UsageInvalid
+from holdfast.intake.listing import list_tables
+from holdfast.spark.load import load_pipeline
+from holdfast.spark.supervise import ChildExecutor
+from holdfast.spark.wire import Start
+
+_FORMATS = ("csv", "json", "parquet")
+_SHORT_BYTES = 256 << 20
+"""Up to here a run takes about a minute, and a JVM that starts quickly serves better than one
+that reaches its full speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for on the command line."""
+
+    pipeline: str
+    input: Path
+    out: Path
+    state: Path
+    format: str | None = None
+    master: str | None = None
+    spark_conf: tuple[str, ...] = ()
+    shared_state: bool = False
+    ignore_unknown: bool = False
+    batch_bytes: int | None = None
+    chunk_bytes: int | None = None
+    as_json: bool = False
+
+
+def run_command(request: Request) -> None:
+    """Run or resume, telling what happens on standard error and what came of it on output."""
+    spec = _with_format(load_pipeline(request.pipeline).spec(), request.format)
+    conf = _settings(request.spark_conf)
+    config = _config(request)
+    _refuse_cluster(request)
+    state, out = request.state.absolute(), request.out.absolute()
+    say = _Teller(sys.stderr.isatty())
+    with hold(state, config) as held:
+        log = held.directory.spark_log
+
+        def inputs() -> Inputs:
+            files = list_tables(request.input, spec.tables, ignore_unknown=request.ignore_unknown)
+            say.size = sum(path.stat().st_size for paths in files.values() for path in paths)
+            return Inputs(files)
+
+        def executor() -> ChildExecutor:
+            short = say.size <= _SHORT_BYTES
+            start = Start(request.pipeline, str(log), request.master, conf, short)
+            return ChildExecutor(start)
+
+        report = drive(held, spec, inputs, executor, out=out, config=config, watch=say)
+    _conclude(request, report)
+
+
+def _with_format(spec: PipelineSpec, fmt: str | None) -> PipelineSpec:
+    if fmt is None:
+        return spec
+    if fmt not in _FORMATS:
+        remedy = f"Use one of {', '.join(_FORMATS)}."
+        raise UsageInvalid(what=f"there is no input format {fmt!r}", remedy=remedy)
+    tables = tuple(t if t.produced else replace(t, format=fmt) for t in spec.tables)
+    return replace(spec, tables=tables)
+
+
+def _settings(pairs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageInvalid(what=f"--spark-conf {pair!r}", remedy="Write it as KEY=VALUE.")
+        found[key] = value
+    return found
+
+
+def _config(request: Request) -> Config:
+    config = DEFAULT
+    for name in ("batch_bytes", "chunk_bytes"):
+        value = getattr(request, name)
+        if value is not None and value < 1:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageInvalid(what=f"{flag} {value}", remedy="Give a number of bytes over 0.")
+        config = config if value is None else replace(config, **{name: value})
+    return config
+
+
+def _refuse_cluster(request: Request) -> None:
+    master = request.master or "local"
+    if not master.startswith("local") and not request.shared_state:
+        raise ClusterNeedsSharedState(master=master, path=str(request.state))
+
+
+class _Teller:
+    """Says on standard error what happened, a line each."""
+
+    def __init__(self, terminal: bool) -> None:
+        self._terminal = terminal
+        self.size = 0
+
+    def __call__(self, event: Event) -> None:
+        if text := _words(event):
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+
+def _words(event: Event) -> str:
+    size = f"{event.size / 1e6:,.1f} MB"
+    match event.kind:
+        case EventKind.BOUND:
+            return f"bound {event.chunks} chunks, {size}"
+        case EventKind.RESUMED if event.chunks:
+            return f"batch {event.name} was interrupted: {event.chunks} chunks are done again"
+        case EventKind.COMMITTED if event.chunks:
+            return (
+                f"batch {event.name} committed: {event.chunks} chunks, {size}, {event.rows:,} rows"
+            )
+        case EventKind.COMMITTED:
+            return f"result {event.name} committed"
+        case EventKind.FAILED_ATTEMPT:
+            return f"attempt at {event.name} failed: {event.detail}"
+        case EventKind.EXPORTED:
+            return f"result {event.name} -> {event.detail}"
+        case _:
+            return ""
+
+
+def _conclude(request: Request, report: RunReport) -> None:
+    if request.as_json:
+        facts = {
+            "run": report.run_id,
+            "state": report.state,
+            "already_done": report.already_done,
+            "batches": report.batches,
+            "chunks": report.chunks,
+            "rows": report.rows,
+            "bad_rows": report.bad_rows,
+            "redone_batches": report.redone_batches,
+            "redone_chunks": report.redone_chunks,
+            "failed_attempts": report.failed_attempts,
+            "results": {name: str(path) for name, path in report.results.items()},
+        }
+        sys.stdout.write(json.dumps(facts) + "\n")
+        return
+    if report.already_done:
+        restored = f"restored {', '.join(report.restored)}" if report.restored else "nothing to do"
+        sys.stdout.write(f"this run was finished before: {restored}\n")
+    else:
+        sys.stdout.write(
+            f"done: {report.chunks} chunks in {report.batches} batches by this process,"
+            f" {report.rows:,} rows in all, {report.bad_rows:,} kept aside\n"
+        )
+    sys.stdout.write(f"next: holdfast verify --state {request.state} --out {request.out}\n")

@@ -1,0 +1,230 @@
+"""One run from its inputs to its results, in one process: what `holdfast run` and `Pipeline.run`
+have in common.
+
+The executor is made only when there is work for it, so a finished run starts no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from holdfast._base.clock import SystemClock
+from holdfast._base.crashpoint import crashpoint
+from holdfast._base.ids import RunId, digest
+from holdfast.blobs.local import LocalBlobs
+from holdfast.config import Config
+from holdfast.delivery.export import export_path
+from holdfast.delivery.states import TERMINAL
+from holdfast.engine.barrier import is_complete
+from holdfast.engine.events import Event, EventKind, Watcher
+from holdfast.engine.executor import Executor
+from holdfast.engine.finish import finish
+from holdfast.engine.loop import Engine
+from holdfast.engine.spec import PipelineSpec
+from holdfast.engine.state import Held
+from holdfast.errors import RunFailed, StateMismatch
+from holdfast.intake.bind import bind_files, check_unchanged
+from holdfast.intake.tables import TableSpec
+from holdfast.log.embedded import EmbeddedBackend
+from holdfast.store.contract import Store
+from holdfast.store.rows import NewRun, Run, RunState, SenderDecl
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The files of a run, by table.
+
+    `frames` are tables that come as Spark frames instead; `write_frames` puts those into files,
+    the first time, and never again.
+    """
+
+    files: Mapping[str, Sequence[Path]]
+    frames: tuple[str, ...] = ()
+    write_frames: Callable[[RunId], Mapping[str, Sequence[Path]]] | None = None
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What a call of run did, and where the results are."""
+
+    run_id: RunId
+    state: RunState
+    already_done: bool = False
+    batches: int = 0
+    chunks: int = 0
+    rows: int = 0
+    bad_rows: int = 0
+    redone_batches: int = 0
+    redone_chunks: int = 0
+    failed_attempts: int = 0
+    results: dict[str, Path] = field(default_factory=dict)
+    restored: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What every step of a run needs."""
+
+    held: Held
+    spec: PipelineSpec
+    config: Config
+    watch: Watcher
+
+
+def run_id_of(spec: PipelineSpec) -> RunId:
+    """Return the id of the one run that a state directory of `run` holds."""
+    return RunId(digest("run", spec.name))
+
+
+def drive(
+    held: Held,
+    spec: PipelineSpec,
+    inputs: Callable[[], Inputs],
+    executor: Callable[[], Executor],
+    *,
+    out: Path | None,
+    config: Config,
+    watch: Watcher,
+) -> RunReport:
+    """Run to the end, or resume. A finished run is only given back a missing export.
+
+    `inputs` is asked only while the run is not finished, `executor` only if there is work.
+    """
+    run = open_run(held.store, spec, held.directory.root)
+    report = RunReport(run.run_id, RunState(run.state))
+    if run.state == RunState.FAILED:
+        raise RunFailed(run=run.run_id, reason=run.error or "")
+    report.already_done = run.state == RunState.DONE
+    watched = _Watched(held, spec, config, _Counting(report, watch))
+    if run.state not in TERMINAL:
+        _bind(watched, run.run_id, inputs())
+        _advance(watched, run.run_id, executor)
+    finish(held, run.run_id, out, watched.watch)
+    _complete_report(held.store, spec, report, out)
+    return report
+
+
+def open_run(store: Store, spec: PipelineSpec, root: Path) -> Run:
+    """Return the run of this state, creating it if there is none.
+
+    Raises:
+        StateMismatch: the state belongs to another pipeline, or the pipeline has changed.
+    """
+    run_id = run_id_of(spec)
+    for run in store.list_runs():
+        if run.pipeline != spec.name:
+            what = f"it belongs to pipeline {run.pipeline}, not {spec.name}: that changed"
+            raise StateMismatch(state=str(root), what=what)
+    senders = tuple(
+        SenderDecl(table.name, sender, table.segment, table.whole, table.produced)
+        for table in spec.tables
+        for sender in table.senders
+    )
+    created = SystemClock().wall_ms()
+    store.create_run(
+        NewRun(run_id, "", spec.name, spec.fingerprint, len(spec.segments), senders, created)
+    )
+    crashpoint("intake.create.after")
+    run = next(run for run in store.list_runs() if run.run_id == run_id)
+    if changed := changes(run.fingerprint, spec.fingerprint):
+        raise StateMismatch(state=str(root), what=changed)
+    return run
+
+
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Return which parts of a pipeline differ, in words; empty if none does. Pure."""
+    altered = [f"{name} changed" for name in old if name in new and old[name] != new[name]]
+    gone = [f"{name} was removed" for name in old if name not in new]
+    added = [f"{name} was added" for name in new if name not in old]
+    return ", ".join([*altered, *gone, *added])
+
+
+def _bind(watched: _Watched, run_id: RunId, inputs: Inputs) -> None:
+    """Bind the inputs the first time; afterwards only compare them with what was bound.
+
+    1. Frames are written to files, which nobody sees yet. Crash after: written again elsewhere.
+    2. All of it is bound in one transaction. Crash after: a resume never evaluates a frame again.
+    """
+    store, spec, config = watched.held.store, watched.spec, watched.config
+    tables = [_as_bound(table, inputs) for table in spec.tables if not table.produced]
+    progress = store.read_progress(run_id)
+    if all(sender.announced is not None for sender in progress if _is_input(spec, sender.table)):
+        check_unchanged(store.list_chunks(run_id), inputs.files, tables, config)
+        return
+    files = dict(inputs.files)
+    if inputs.write_frames is not None:
+        files |= inputs.write_frames(run_id)
+    bind_files(
+        store,
+        watched.held.fence,
+        run_id,
+        files=files,
+        tables=tables,
+        config=config,
+        barrier=is_complete,
+    )
+    chunks = store.list_chunks(run_id)
+    size = sum(chunk.size for chunk in chunks)
+    watched.watch(Event(EventKind.BOUND, run_id, chunks=len(chunks), size=size))
+
+
+def _as_bound(table: TableSpec, inputs: Inputs) -> TableSpec:
+    return replace(table, format="parquet") if table.name in inputs.frames else table
+
+
+def _is_input(spec: PipelineSpec, table: str) -> bool:
+    return not spec.table(table).produced
+
+
+def _advance(watched: _Watched, run_id: RunId, executor: Callable[[], Executor]) -> None:
+    held = watched.held
+    run = held.store.read_run(run_id)
+    if run is None or run.state == RunState.COMPLETING:
+        return
+    doing = executor()
+    try:
+        engine = Engine(
+            held,
+            watched.spec,
+            doing,
+            log=EmbeddedBackend(held.store),
+            blobs=LocalBlobs(held.directory.blobs),
+            config=watched.config,
+            watch=watched.watch,
+        )
+        engine.advance(run_id)
+    finally:
+        doing.close()
+
+
+class _Counting:
+    """Counts what happened into a report, and passes every event on."""
+
+    def __init__(self, report: RunReport, watch: Watcher) -> None:
+        self._report, self._watch = report, watch
+
+    def __call__(self, event: Event) -> None:
+        match event.kind:
+            case EventKind.COMMITTED if event.chunks:
+                self._report.batches += 1
+                self._report.chunks += event.chunks
+            case EventKind.RESUMED if event.chunks:
+                self._report.redone_batches += 1
+                self._report.redone_chunks += event.chunks
+            case EventKind.FAILED_ATTEMPT:
+                self._report.failed_attempts += 1
+            case EventKind.EXPORTED:
+                self._report.restored.append(event.name)
+            case _:
+                pass
+        self._watch(event)
+
+
+def _complete_report(store: Store, spec: PipelineSpec, report: RunReport, out: Path | None) -> None:
+    run = store.read_run(report.run_id)
+    report.state = RunState(run.state) if run else report.state
+    report.rows, report.bad_rows = store.read_counts(report.run_id)
+    if out is not None:
+        report.results = {one.name: export_path(out, one.name) for one in spec.series}

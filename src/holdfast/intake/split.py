@@ -1,0 +1,163 @@
+"""Cuts an input file into chunks in the one pass that takes their checksums.
+
+Nothing is copied: a piece is a byte range of the file, bound in place. Rules:
+
+- the pieces follow each other without a gap, from byte 0 to the end of the file;
+- a CSV file is cut behind the newline of a row, by the rule of `csv_rows`, so that each piece can
+  be parsed alone; a piece is at most `chunk_bytes` long unless it has a row that is longer;
+- the header line is in the first piece, and is named by all of them;
+- other formats are one piece: a Parquet file cannot be cut by bytes, JSON is read natively;
+- a file that changes while it is read is refused; whether it changes later is seen by whoever
+  reads a piece, because the checksum is that of exactly its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from holdfast._base.files import os_errors, read_pieces
+from holdfast.config import MIB
+from holdfast.errors import BadRows, InputChanged
+from holdfast.intake.csv_rows import BOM, header_of, last_row_end, line_ends_in
+from holdfast.intake.header import check_header
+from holdfast.intake.tables import TableSpec
+
+_ROW_BYTES_MAX = 1 << 30
+"""A row must fit into memory, several times over. Without a limit a single quote that is never
+closed would make one row of the rest of any file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A chunk of a file: the bytes [start, stop), their SHA-256, and the facts of the file."""
+
+    start: int
+    stop: int
+    checksum: str
+    header: str
+    """The header line of a CSV file, without byte order mark and line end."""
+    file_size: int
+    mtime_ns: int
+
+
+def split_file(
+    path: Path, table: TableSpec, columns: Sequence[str], chunk_bytes: int
+) -> list[Piece]:
+    """Return the pieces of a file. A CSV or JSON file without rows has none.
+
+    No rows means: zero bytes, or a CSV header with nothing behind it. The header of a CSV file is
+    checked against `columns`, names and order.
+
+    Raises:
+        HeaderWrong: the header is not the declared columns, or not UTF-8.
+        BadRows: a row has no end within a length that no row has.
+        InputChanged: the file changed while it was read.
+        StorageFailed: the operating system refused to read.
+    """
+    with os_errors(path), FileIO(path) as file:
+        before = os.fstat(file.fileno())
+        if table.format == "csv":
+            pieces = _csv_pieces(file, before, columns, chunk_bytes, path=path, table=table.name)
+        else:
+            pieces = _whole(file, before, path=path, table=table)
+        after = os.fstat(file.fileno())
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise _changed(path)
+    return pieces
+
+
+def _whole(file: FileIO, facts: os.stat_result, *, path: Path, table: TableSpec) -> list[Piece]:
+    # Without bytes a JSON file has no rows, but a Parquet file is damaged and a binary file is a
+    # row: those stay a piece, so that whoever reads it says so.
+    if facts.st_size == 0 and table.format == "json":
+        return []
+    state = hashlib.sha256()
+    for window in _windows(file, facts.st_size, MIB, path, rows=False):
+        state.update(window)
+    checksum = state.hexdigest()
+    return [Piece(0, facts.st_size, checksum, "", facts.st_size, facts.st_mtime_ns)]
+
+
+def _csv_pieces(
+    file: FileIO,
+    facts: os.stat_result,
+    columns: Sequence[str],
+    chunk_bytes: int,
+    *,
+    path: Path,
+    table: str,
+) -> list[Piece]:
+    pieces: list[Piece] = []
+    header = ""
+    start = 0
+    for window in _windows(file, facts.st_size, chunk_bytes, path):
+        if not pieces:
+            line, rows_begin = header_of(window)
+            if rows_begin == len(BOM) == facts.st_size:
+                return []
+            header = check_header(line, columns, path=str(path), table=table)
+            if rows_begin == facts.st_size:
+                return []
+        stop = start + len(window)
+        checksum = hashlib.sha256(window).hexdigest()
+        pieces.append(Piece(start, stop, checksum, header, facts.st_size, facts.st_mtime_ns))
+        start = stop
+    return pieces
+
+
+def _windows(
+    file: FileIO, size: int, limit: int, path: Path, *, rows: bool = True
+) -> Iterator[memoryview]:
+    """Yield the first `size` bytes of a file in windows of at most `limit` bytes.
+
+    With `rows` each but the last ends with a whole row; one row longer than `limit` makes the
+    window grow. A window is valid until the next one is asked for.
+    """
+    buffer = bytearray(min(size, limit))
+    start = filled = 0
+    grown = limit
+    while start < size:
+        length = min(size - start, grown)
+        if length > len(buffer):
+            buffer.extend(bytes(length - len(buffer)))
+        filled += _fill(file, memoryview(buffer)[filled:length], path)
+        end = length
+        if rows and start + length < size:
+            end = last_row_end(buffer, length)
+        if end == 0:
+            grown *= 2
+            if grown > _ROW_BYTES_MAX:
+                raise _endless(path, start)
+            continue
+        with memoryview(buffer)[:end] as window:
+            yield window
+        # What is left of the window is the beginning of the next one.
+        buffer[: filled - end] = buffer[end:filled]
+        start += end
+        filled -= end
+        grown = limit
+
+
+def _fill(file: FileIO, target: memoryview, path: Path) -> int:
+    filled = 0
+    while filled < len(target):
+        count = file.readinto(target[filled:])
+        if not count:
+            raise _changed(path)
+        filled += count
+    return filled
+
+
+def _changed(path: Path) -> InputChanged:
+    return InputChanged(path=str(path), what="changed while it was read")
+
+
+def _endless(path: Path, start: int) -> BadRows:
+    line = 1 + line_ends_in(read_pieces(path, 0, start))
+    reason = f"no row end within {_ROW_BYTES_MAX} bytes; is a quote never closed?"
+    return BadRows(path=str(path), line=line, reason=reason, count=1)

@@ -1,0 +1,1 @@
+"""The ledger: what was asked of a provider, what it answered, and who is asking now."""

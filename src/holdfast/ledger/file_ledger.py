@@ -1,0 +1,350 @@
+"""A ledger in a directory: SQLite for open slots, a segment per writer, Parquet for the settled.
+
+    ledger.sqlite          slots, owners, steps (database.py, slots.py, steps.py)
+    owners/TOKEN.lock      the life of an owner (owner.py)
+    segments/TOKEN-N.seg   outcomes not yet compacted (segment.py)
+    settled/TOKEN.parquet  outcomes sorted by slot hash (settled.py, compact.py)
+    blobs/SHA256           answers above BLOB_BYTES
+    rate/                  token buckets shared by the host's processes (rate.py)
+
+Format: docs/internals/ledger.md. Invariants:
+
+* A slot's outcome is durable in the segment before its row says so, and before `settle` returns.
+* A dead owner's open slots become in doubt only after its segments were read to their last frame.
+
+Crash points: `ledger.owner.*`, `ledger.segment.*`, `ledger.blob.after`, `ledger.seal.after`, and
+those of the modules above.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast._base.clock import Clock, SystemClock
+from holdfast._base.crashpoint import crashpoint
+from holdfast._base.files import make_directories, os_errors, sha256_of, write_replace
+from holdfast.errors import Damaged, LedgerMismatch, UsageInvalid
+from holdfast.ledger import owners, slots, steps
+from holdfast.ledger.compact import Compactor, due, refresh, round_of, waiting
+from holdfast.ledger.contract import (
+    Claim,
+    DeadLetter,
+    Grant,
+    Limit,
+    Outcome,
+    Slot,
+    SlotHash,
+    Step,
+    Totals,
+    View,
+)
+from holdfast.ledger.database import Database
+from holdfast.ledger.owner import OwnerLock, new_owner
+from holdfast.ledger.segment import Entry, Placed, SegmentWriter, read_entry
+from holdfast.ledger.settled import SettledTable
+
+BLOB_BYTES = 1 << 20
+"""Larger answers go to a blob. Smaller: more files. Larger: a segment or row group of few rows."""
+
+SEGMENT_BYTES = 8 << 20
+"""A segment is sealed at this size. Smaller: more files and compactions. Larger: more to read when
+an owner died, and more memory while it is compacted."""
+
+_DIRECTORIES = ("owners", "segments", "settled", "blobs", "rate")
+
+
+def ledger_path(url: str) -> Path:
+    """Return the directory that a `file:` URL or an absolute path names.
+
+    Raises:
+        UsageInvalid: it is relative, or of another kind.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+        raise UsageInvalid(what=f"ledger {url} is of no known kind", remedy="Use file:///a/path.")
+    path = Path(unquote(parts.path) if parts.scheme else url)
+    if not path.is_absolute():
+        raise UsageInvalid(
+            what=f"ledger {url} is a relative path, which means another place in each process",
+            remedy="Give the whole path: file:///a/path.",
+        )
+    return path
+
+
+class FileLedger:
+    """The ledger in a directory of this machine. Fulfils `holdfast.ledger.contract.Ledger`.
+
+    Opening changes nothing. The first claim makes this process an owner.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        create: bool = True,
+        expected_id: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Open the ledger; make it if it is new and `create` allows.
+
+        Raises:
+            UsageInvalid: the path is relative.
+            LedgerMismatch: it is not the ledger `expected_id`.
+            Damaged, StoreNewer, StorageFailed, DiskFull, DependencyMissing: see `holdfast.errors`.
+        """
+        self.path = ledger_path(url)
+        self._clock = clock or SystemClock()
+        if not (create or (self.path / "ledger.sqlite").exists()):
+            raise LedgerMismatch(path=str(self.path), found="none", wanted=str(expected_id))
+        _make_directory(self.path)
+        self._database = Database(self.path / "ledger.sqlite", create=create)
+        self._id = self._database.ledger_id
+        if expected_id not in (None, self._id):
+            raise LedgerMismatch(path=str(self.path), found=self._id, wanted=str(expected_id))
+        self._table = SettledTable()
+        self._names: dict[int, str] = {}
+        self._reading = threading.Lock()
+        self._writing = threading.RLock()
+        self._lock: OwnerLock | None = None
+        self._owner = 0
+        self._token = ""
+        self._writer: SegmentWriter | None = None
+        self._segment = 0
+        self._segments_made = 0
+        self._change = 0
+        self._unindexed: list[tuple[int, Placed]] = []
+        self._housekeeper: threading.Thread | None = None
+
+    @property
+    def id(self) -> str:
+        """The random id given when the ledger was made."""
+        return self._id
+
+    def step(self, name: str, fingerprint: Mapping[str, str], *, on_change: str) -> Step:
+        """Register a step, or find it. See the contract."""
+        return steps.register(self._database, name, fingerprint, on_change)
+
+    def totals(self, step: int) -> Totals:
+        """Return what a step has asked and spent."""
+        return steps.totals(self._database, step)
+
+    # Lookups
+
+    def lookup(self, wanted: Sequence[SlotHash]) -> View:
+        """Return what is known of slots. Every outcome returned is durable."""
+        with self._reading:
+            while True:
+                rows = slots.read(self._database, wanted)
+                if self._table.generation != rows.generation:
+                    refresh(self._table, self._database, self.path / "settled")
+                    continue
+                try:
+                    entries = self._read_recorded(rows.recorded)
+                except FileNotFoundError:
+                    # Compacted since the rows were read: they say so when read again.
+                    if slots.read(self._database, wanted).generation == rows.generation:
+                        raise Damaged(
+                            path=str(self.path / "segments"), what="a segment is missing"
+                        ) from None
+                    continue
+                missing = [h for h in wanted if h not in entries and h not in rows.open]
+                entries.update(self._table.find(set(missing)))
+                outcomes = {hash_: self._whole(entry) for hash_, entry in entries.items()}
+                return View(rows.generation, outcomes, rows.open)
+
+    def _read_recorded(
+        self, recorded: Mapping[SlotHash, slots.RecordedAt]
+    ) -> dict[SlotHash, Entry]:
+        entries: dict[SlotHash, Entry] = {}
+        for hash_, at in recorded.items():
+            name = self._names.get(at.segment) or slots.segment_name(self._database, at.segment)
+            if name is None:
+                raise FileNotFoundError
+            self._names[at.segment] = name
+            entry = read_entry(self.path / "segments" / name, at.place)
+            if entry.outcome.slot.hash != hash_:
+                raise Damaged(path=name, what=f"record {at.place.sequence} is another slot's")
+            entries[hash_] = entry
+        return entries
+
+    def _whole(self, entry: Entry) -> Outcome:
+        if entry.blob is None:
+            return entry.outcome
+        path = self.path / "blobs" / entry.blob
+        try:
+            answer = path.read_bytes()
+        except FileNotFoundError as error:
+            raise Damaged(path=str(path), what="the blob of an answer is missing") from error
+        if sha256_of([answer]) != entry.blob:
+            raise Damaged(path=str(path), what="the blob of an answer is altered")
+        return replace(entry.outcome, answer=answer)
+
+    def dead_letters(self, step: int) -> Iterator[DeadLetter]:
+        """Yield the rows refused for good under on_error="dead_letter"."""
+        yield from slots.dead_letters(self._database, step)
+
+    # Claims and settlements
+
+    def claim(self, claims: Sequence[Claim], *, generation: int, limit: Limit) -> Grant:
+        """Take slots, durably, in one transaction. See the contract."""
+        with self._writing:
+            owner = self._own()
+            recorded, self._unindexed = self._unindexed, []
+            try:
+                grant, self._change = slots.claim(
+                    self._database, owner, claims, generation, limit, recorded
+                )
+            except BaseException:
+                self._unindexed = recorded + self._unindexed
+                raise
+        return grant
+
+    def settle(self, outcomes: Sequence[Outcome]) -> None:
+        """Make outcomes durable before returning. See the contract.
+
+        1. Large answers are durable in blobs. Crash after: an orphan blob, found again by name.
+        2. The outcomes are durable in this owner's segment. From here on they are settled.
+        3. Their rows follow, with the next claim or `flush`; until then the segment alone knows.
+        """
+        entries = [self._entry(outcome) for outcome in outcomes]
+        with self._writing:
+            self._own()
+            writer = self._writer or self._open_segment()
+            places = writer.append(entries)
+            for entry, place in zip(entries, places, strict=True):
+                # Only what the index needs: the answer is on disk now.
+                light = replace(entry, outcome=replace(entry.outcome, answer=None))
+                self._unindexed.append((self._segment, Placed(light, place)))
+            if writer.end >= SEGMENT_BYTES:
+                self._seal_segment()
+
+    def _entry(self, outcome: Outcome) -> Entry:
+        stamped = replace(outcome, recorded_ms=outcome.recorded_ms or self._clock.wall_ms())
+        if outcome.answer is None or len(outcome.answer) <= BLOB_BYTES:
+            return Entry(stamped, self._change)
+        name = sha256_of([outcome.answer])
+        with os_errors(self.path / "blobs" / name):
+            write_replace(self.path / "blobs" / name, [outcome.answer])
+        crashpoint("ledger.blob.after")
+        return Entry(stamped, self._change, name)
+
+    def flush(self) -> None:
+        """Make everything that was settled visible to others before returning."""
+        with self._writing:
+            recorded = list(self._unindexed)
+            slots.index(self._database, self._owner, recorded)
+            del self._unindexed[: len(recorded)]
+
+    def release(self, given: Sequence[Slot]) -> None:
+        """Give back claimed slots that were not called, or whose failure is not to be kept."""
+        if given:
+            with self._writing:
+                slots.release(self._database, self._own(), [slot.hash for slot in given])
+
+    def _own(self) -> int:
+        """Become an owner: the lock is held before any row names us."""
+        if self._lock is None:
+            self._lock = new_owner(self.path / "owners")
+            self._token = self._lock.token
+            crashpoint("ledger.owner.before")
+            self._owner = owners.register(
+                self._database, self._lock.token, os.getpid(), self._clock.wall_ms()
+            )
+            crashpoint("ledger.owner.after")
+        return self._owner
+
+    def _open_segment(self) -> SegmentWriter:
+        """Start a segment. Its header is durable before its row: a row always has a file."""
+        number = self._segments_made = self._segments_made + 1
+        name = f"{self._token}-{number}.seg"
+        path = self.path / "segments" / name
+        writer = SegmentWriter(path, ledger_id=self.id, owner=self._token, number=number)
+        crashpoint("ledger.segment.before")
+        self._segment = owners.register_segment(self._database, self._owner, name)
+        crashpoint("ledger.segment.after")
+        self._writer = writer
+        return writer
+
+    def _seal_segment(self) -> None:
+        """Close the segment once all of it is visible, and let it be compacted."""
+        if self._writer is not None:
+            self.flush()
+            owners.seal_segment(self._database, self._segment, self._writer.end)
+            crashpoint("ledger.seal.after")
+            self._writer.close()
+            self._writer = None
+            self._start_housekeeper()
+
+    # Dead owners and compaction
+
+    def reap(self, suspected: Sequence[int]) -> bool:
+        """Read what dead ones of these owners recorded. See the contract."""
+        done = [
+            owners.reap(self._database, self.path, owner)
+            for owner in suspected
+            if owner != self._owner
+        ]
+        return any(done)
+
+    def tidy(self) -> None:
+        """Read out every dead owner and compact what is due. Whoever starts a job calls it."""
+        self.reap(owners.all_of(self._database))
+        owners.sweep_locks(self._database, self.path / "owners")
+        self.compact(force=False)
+
+    def verify(self) -> None:
+        """Compare every checksum of the database. Files are checked when they are read."""
+        self._database.verify()
+
+    def compact(self, *, force: bool = True) -> None:
+        """Move sealed segments into settled files, unless another process is at it."""
+        with owners.try_lock(self.path / "compact.lock") as mine:
+            if not mine:
+                return
+            compactor = Compactor(self._database, self.path / "segments", self.path / "settled")
+            worked = False
+            while (sealed := waiting(self._database)) and (force or due(sealed)):
+                compactor.compact(round_of(sealed))
+                worked = True
+            while compactor.merge():
+                worked = True
+            if worked or force:
+                compactor.sweep()
+
+    def _start_housekeeper(self) -> None:
+        if self._housekeeper is None or not self._housekeeper.is_alive():
+            self._housekeeper = threading.Thread(
+                target=self.compact, kwargs={"force": False}, name="holdfast-compact", daemon=True
+            )
+            self._housekeeper.start()
+
+    def close(self) -> None:
+        """Flush and end this owner. Slots still open are in doubt afterwards."""
+        with self._writing:
+            if self._lock is not None:
+                self._seal_segment()
+                slots.reap(self._database, self._owner, ())
+                self._lock.release(remove=True)
+                self._lock = None
+        if self._housekeeper is not None:
+            self._housekeeper.join()
+        with self._reading:
+            self._table.close()
+        self._database.close()
+
+
+def _make_directory(path: Path) -> None:
+    """Make the directory, unless files of a ledger lie there without their database."""
+    with os_errors(path):
+        if not (path / "ledger.sqlite").exists():
+            for name in ("segments", "settled"):
+                if (path / name).is_dir() and any((path / name).iterdir()):
+                    what = "recorded answers are here, but ledger.sqlite is missing"
+                    raise Damaged(path=str(path), what=what)
+        for name in _DIRECTORIES:
+            make_directories(path / name)

@@ -1,0 +1,208 @@
+"""Read-only questions about a state directory, answerable with everything dead.
+
+The only door through which the command line (and, later, the dashboard) looks at state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast._base.files import read_pieces, sha256_of
+from holdfast._base.ids import RunId
+from holdfast.blobs.local import LocalBlobs
+from holdfast.delivery.export import export_path, is_exported
+from holdfast.engine.barrier import is_complete, missing
+from holdfast.engine.state import StateDirectory, look
+from holdfast.engine.sweep import orphans
+from holdfast.store.contract import Store
+from holdfast.store.rows import ChunkKind, File, Run, RunState, SenderProgress, WorkKind
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """How far one sender of one table is."""
+
+    table: str
+    sender: str
+    announced: int | None
+    received: int
+    applied: int
+    missing: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run, as people ask about it."""
+
+    run_id: str
+    pipeline: str
+    state: str
+    error: str | None
+    created_ms: int
+    updated_ms: int
+    tables: tuple[TableView, ...]
+    batches_planned: int
+    batches_committed: int
+    series_committed: int
+    series_planned: int
+    failures: int
+    rows_read: int
+    bad_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that verify found wrong."""
+
+    run_id: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What verify looked at, and what it found."""
+
+    runs: int
+    chunks: int
+    files: int
+    orphans: int
+    findings: tuple[Finding, ...]
+
+
+def describe(root: Path) -> list[RunView]:
+    """Return every run of a state directory."""
+    with look(root) as (_, store):
+        return [_describe(store, run) for run in store.list_runs()]
+
+
+def _describe(store: Store, run: Run) -> RunView:
+    works = store.list_work(run.run_id)
+    batches = [work for work in works if work.plan.kind is WorkKind.BATCH]
+    series = [work for work in works if work.plan.kind is WorkKind.SERIES]
+    rows, bad = store.read_counts(run.run_id)
+    return RunView(
+        run_id=run.run_id,
+        pipeline=run.pipeline,
+        state=run.state,
+        error=run.error,
+        created_ms=run.created_ms,
+        updated_ms=run.updated_ms,
+        tables=tuple(_table(sender) for sender in store.read_progress(run.run_id)),
+        batches_planned=len(batches),
+        batches_committed=sum(work.committed for work in batches),
+        series_planned=len(series),
+        series_committed=sum(work.committed for work in series),
+        failures=sum(work.failures for work in works),
+        rows_read=rows,
+        bad_rows=bad,
+    )
+
+
+def _table(sender: SenderProgress) -> TableView:
+    return TableView(
+        table=sender.table,
+        sender=sender.sender,
+        announced=sender.announced,
+        received=len(sender.received),
+        applied=len(sender.applied),
+        missing=str(missing(sender)),
+    )
+
+
+def verify(root: Path, out: Path | None = None) -> Verification:
+    """Check that every chunk has exactly one committed effect and every committed file stands.
+
+    `out`: also compare exported files with what the finished run wrote there.
+    """
+    with look(root) as (directory, store):
+        store.check()
+        runs = store.list_runs()
+        findings: list[Finding] = []
+        chunks = files = left = 0
+        for run in runs:
+            told = [*_check_chunks(store, run), *_check_files(directory, store, run.run_id)]
+            told += _check_pieces(store, run) + _check_exports(store, run, out)
+            findings += [Finding(run.run_id, what) for what in told]
+            chunks += len(store.list_chunks(run.run_id))
+            files += len(_files(store, run.run_id))
+            left += len(orphans(directory, store, run.run_id))
+        return Verification(len(runs), chunks, files, left, tuple(findings))
+
+
+def _files(store: Store, run_id: RunId) -> list[File]:
+    works = store.list_work(run_id, committed=True)
+    return [file for work in works for file in store.read_work_files(work.plan.work_id)]
+
+
+def _check_chunks(store: Store, run: Run) -> list[str]:
+    """Count committed effects from the plans, apart from the rows that the engine itself uses."""
+    progress = store.read_progress(run.run_id)
+    effects: Counter[tuple[str, str, int]] = Counter()
+    for work in store.list_work(run.run_id, committed=True):
+        effects.update((c.table, c.sender, c.ordinal) for c in work.plan.chunks)
+    found = []
+    finished = run.state in (RunState.COMPLETING, RunState.DONE)
+    if finished and not is_complete(progress):
+        found.append("the run is finished, but not all announced chunks are applied")
+    for sender in progress:
+        for ordinal in sender.received:
+            count = effects[sender.table, sender.sender, ordinal] + sender.whole
+            applied = ordinal in sender.applied
+            name = f"chunk {ordinal} of {sender.table}"
+            if count > 1 or (finished and count != 1):
+                found.append(f"{name} has {count} committed effects")
+            if applied != (count > 0):
+                found.append(f"{name} is {'' if applied else 'not '}applied, against its plan")
+    return found
+
+
+def _check_files(directory: StateDirectory, store: Store, run_id: RunId) -> list[str]:
+    found = []
+    for file in _files(store, run_id):
+        if problem := _problem(directory.root / file.path, file.size, file.checksum):
+            found.append(f"{file.path} {problem}")
+    blobs = LocalBlobs(directory.blobs)
+    for chunk in store.list_chunks(run_id):
+        if chunk.kind is ChunkKind.BLOB:
+            path = Path(blobs.location(chunk.location))
+            if problem := _problem(path, chunk.size, chunk.checksum):
+                found.append(f"blob {chunk.location} {problem}")
+    return found
+
+
+def _problem(path: Path, size: int, checksum: str) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    if path.stat().st_size != size:
+        return f"has {path.stat().st_size} bytes, not {size}"
+    if sha256_of(read_pieces(path)) != checksum:
+        return "was altered"
+    return None
+
+
+def _check_pieces(store: Store, run: Run) -> list[str]:
+    known = {file.path for file in _files(store, run.run_id)}
+    found = []
+    for result in store.read_series(run.run_id):
+        pieces = store.list_pieces(run.run_id, result.series)
+        ordinals = [piece.ordinal for piece in pieces]
+        if ordinals != list(range(1, len(ordinals) + 1)):
+            found.append(f"the pieces of {result.series} have gaps")
+        found += [
+            f"piece {piece.ordinal} of {result.series} is in no manifest"
+            for piece in pieces
+            if piece.file.path not in known
+        ]
+    return found
+
+
+def _check_exports(store: Store, run: Run, out: Path | None) -> list[str]:
+    if out is None or run.state != RunState.DONE:
+        return []
+    return [
+        f"{export_path(out, series)} is missing or was altered; run again to restore it"
+        for series, checksum in store.read_exports(run.run_id).items()
+        if not is_exported(out, series, checksum)
+    ]

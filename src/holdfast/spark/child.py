@@ -1,0 +1,97 @@
+"""Spark in a process of its own, which does works for the engine's process and dies with it.
+
+Started as `python -m holdfast.spark.child FD PID`: the socket to talk over, and the parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+from dataclasses import asdict
+from json import loads
+from pathlib import Path
+from typing import Any
+
+from holdfast._base.crashpoint import arm_from_environment
+from holdfast.engine.executor import Outcome
+from holdfast.errors import HoldfastError, InvariantViolated, SparkLost, SparkNotStarted
+from holdfast.spark.wire import Start, line, unpack_batch, unpack_series
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to end this process with SIGKILL when its parent ends, however it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have ended before the kernel was asked.
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class Child:
+    """Answers one request at a time until the socket closes."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        """Talk over `channel`."""
+        self._channel = channel
+        self._executor: Any = None
+
+    def serve(self) -> None:
+        """Answer until the parent closes the socket."""
+        with self._channel.makefile("rb") as requests:
+            for request in requests:
+                self._channel.sendall(self._answer(loads(request)))
+
+    def _answer(self, request: dict[str, Any]) -> bytes:
+        try:
+            if "start" in request:
+                self._start(Start(**request["start"]))
+                return line(ready=True)
+            return line(outcome=asdict(self._work(request)))
+        except HoldfastError as error:
+            return line(error=error.wire_text())
+        except Exception as error:  # the parent must hear of our own bugs too
+            found = InvariantViolated(what=f"{type(error).__name__} in the Spark process: {error}")
+            return line(error=found.wire_text())
+
+    def _start(self, start: Start) -> None:
+        from holdfast.spark.execute import SparkExecutor
+        from holdfast.spark.load import load_pipeline
+        from holdfast.spark.session import build_session
+
+        pipeline = load_pipeline(start.pipeline)
+        try:
+            spark = build_session(
+                master=start.master,
+                app_name=f"holdfast {pipeline.name}",
+                conf=start.conf,
+                log_file=Path(start.log),
+                short=start.short,
+            )
+        except SparkLost as error:
+            raise SparkNotStarted(error=error.error, log=start.log) from error
+        self._executor = SparkExecutor(spark, pipeline)
+
+    def _work(self, request: dict[str, Any]) -> Outcome:
+        if "batch" in request:
+            outcome: Outcome = self._executor.run_batch(unpack_batch(request["batch"]))
+        else:
+            outcome = self._executor.run_series(unpack_series(request["series"]))
+        return outcome
+
+
+def main() -> None:
+    """Serve until the parent goes away."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    die_with(parent)
+    arm_from_environment()
+    Child(socket.socket(fileno=descriptor)).serve()
+    # Not through Python's exit handlers: they wait for a JVM that has nothing left to say.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The executor that is Spark: chunks in, Parquet and CSV files out, through users' functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.engine.executor import BAD_ROWS_PREFIX, BatchWork, Outcome, SeriesWork
+from holdfast.engine.spec import OutputKind, OutputSpec, PipelineSpec
+from holdfast.intake.tables import BadRowPolicy
+from holdfast.spark.evaluate import Evaluation
+from holdfast.spark.read import TableFrame, read_table, refuse_bad_json
+from holdfast.spark.trouble import building, working
+
+if TYPE_CHECKING:
+    from holdfast.pipeline import Pipeline
+
+_CSV = {
+    "header": "false",
+    "quote": '"',
+    "escape": '"',  # a quote inside quotes is doubled, as everybody else writes it
+    "emptyValue": "",
+    "nullValue": "",
+    "ignoreLeadingWhiteSpace": "false",  # Spark's writer trims by default: that alters answers
+    "ignoreTrailingWhiteSpace": "false",
+    "timestampFormat": "yyyy-MM-dd HH:mm:ss[.SSSSSS]",
+    "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss[.SSSSSS]",
+}
+"""How results are written: the CSV that our own reader, and other tools, read back unchanged."""
+
+
+class SparkExecutor:
+    """Does works in one Spark session."""
+
+    replaceable = False
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
+        """Use a session that somebody else built and will stop."""
+        self._spark, self._pipeline = spark, pipeline
+        self._spec: PipelineSpec = pipeline.spec()
+
+    def run_batch(self, work: BatchWork) -> Outcome:
+        """Write every output of the segment whose table has chunks in this work."""
+        tables = {
+            name: read_table(self._spark, self._spec.table(name), sources)
+            for name, sources in work.chunks.items()
+        }
+        bases = {name: frame.good for name, frame in tables.items()}
+        bases |= self._pinned(work)
+        outputs = [
+            output
+            for output in self._spec.segments[work.segment - 1].outputs
+            if output.table in work.chunks
+        ]
+        evaluation = Evaluation(self._pipeline, self._spark, bases)
+        with evaluation.sharing([output.name for output in outputs]), _persisted(tables):
+            for name, frame in tables.items():
+                refuse_bad_json(self._spec.table(name), frame, work.chunks[name])
+            for output in outputs:
+                self._write_output(work, evaluation, output)
+            for name, frame in tables.items():
+                self._write_bad(work, name, frame)
+        return Outcome(rows_read=sum(frame.rows() for frame in tables.values()))
+
+    def _write_output(self, work: BatchWork, evaluation: Evaluation, output: OutputSpec) -> None:
+        if output.kind is OutputKind.PARTIAL:
+            frame = evaluation.partial(output.name)
+        else:
+            frame = evaluation.frame(output.name)
+        with working(output.name):
+            frame.write.parquet(f"{work.directory}/{output.name}")
+
+    def _write_bad(self, work: BatchWork, name: str, frame: TableFrame) -> None:
+        policy = self._spec.table(name).on_bad_rows
+        if frame.bad is not None and policy is BadRowPolicy.QUARANTINE:
+            with working(name):
+                frame.bad.write.parquet(f"{work.directory}/{BAD_ROWS_PREFIX}{name}")
+
+    def run_series(self, work: SeriesWork) -> Outcome:
+        """Compute a result and write it in its order, as CSV without a header."""
+        series = next(one for one in self._spec.series if one.name == work.name)
+        frame = self._result_frame(work)
+        columns = tuple(frame.columns)
+        with building(f"result {work.name}"):
+            rest = [column for column in columns if column not in series.order_by]
+            ordered = frame.orderBy(*series.order_by, *rest)
+        with working(f"result {work.name}"):
+            ordered.write.options(**_CSV).csv(f"{work.directory}/{work.name}")
+        return Outcome(columns=columns)
+
+    def _result_frame(self, work: SeriesWork) -> DataFrame:
+        placed = self._pipeline.placed()
+        nothing = Evaluation(self._pipeline, self._spark, {})
+        bases: dict[str, DataFrame] = dict(self._pinned(work))
+        for name, paths in work.datasets.items():
+            if not paths:
+                bases[name] = nothing.frame(name)
+                continue
+            with working(name):
+                rows = self._spark.read.parquet(*paths)
+            is_combine = placed[name].node.kind == "combine"
+            bases[name] = nothing.merged(name, rows) if is_combine else rows
+        return Evaluation(self._pipeline, self._spark, bases).frame(work.name)
+
+    def _pinned(self, work: BatchWork | SeriesWork) -> dict[str, DataFrame]:
+        return {
+            name: read_table(self._spark, self._spec.table(name), sources).good
+            for name, sources in work.pins.items()
+        }
+
+    def close(self) -> None:
+        """Do nothing: the session is not ours to stop."""
+
+
+@contextmanager
+def _persisted(tables: Mapping[str, TableFrame]) -> Iterator[None]:
+    """Keep tables that are parted into good and bad rows, so that each is read once."""
+    kept = [frame.raw.persist() for frame in tables.values() if frame.bad is not None]
+    try:
+        yield
+    finally:
+        for raw in kept:
+            raw.unpersist()

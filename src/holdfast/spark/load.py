@@ -1,0 +1,81 @@
+"""Finds a pipeline by what a user types: a bundled name, `module:object`, or a `.py` file."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from holdfast.errors import HoldfastError, UsageInvalid
+from holdfast.pipeline import Pipeline
+
+BUNDLED = {"coffee": "holdfast.apps.coffee.pipeline:pipe"}
+_REMEDY = "Give a bundled name (coffee), module:object, or a .py file."
+
+
+def load_pipeline(reference: str) -> Pipeline:
+    """Return the pipeline that `reference` names.
+
+    Raises:
+        UsageInvalid: there is none, or its file cannot be loaded; the user's line is named.
+        PipelineInvalid: it is there and defined wrongly.
+    """
+    target = BUNDLED.get(reference, reference)
+    place, _, name = target.partition(":")
+    if place.endswith(".py"):
+        module = _import_file(Path(place))
+    elif ":" in target:
+        module = _import(place)
+    else:
+        near = difflib.get_close_matches(reference, BUNDLED, n=1)
+        hint = f"Did you mean {near[0]}?" if near else _REMEDY
+        raise UsageInvalid(what=f"there is no pipeline {reference!r}", remedy=hint)
+    return _find(module, name, reference)
+
+
+def search_path(reference: str) -> str | None:
+    """Return the directory that Python workers must know to load what a pipeline file defines."""
+    place = reference.partition(":")[0]
+    return str(Path(place).absolute().parent) if place.endswith(".py") else None
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageInvalid(what=f"there is no pipeline file {path}", remedy=_REMEDY)
+    # The directory goes on the path, so that Spark's Python workers can import the same module.
+    directory = str(path.absolute().parent)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    return _import(path.stem)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except HoldfastError:
+        raise
+    except SyntaxError as error:
+        what = f"{error.filename}:{error.lineno}: {error.msg}"
+        raise UsageInvalid(what=what, remedy="Correct the pipeline file.") from error
+    except Exception as error:  # a user's module may raise anything when it is imported
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
+        raise UsageInvalid(what=what, remedy="Correct it, or name another pipeline.") from error
+
+
+def _find(module: ModuleType, name: str, reference: str) -> Pipeline:
+    if name:
+        found = getattr(module, name, None)
+        if isinstance(found, Pipeline):
+            return found
+        what = f"{reference}: {name} is not a Pipeline"
+        raise UsageInvalid(what=what, remedy="Name the variable that holds it.")
+    pipelines = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}
+    if len(pipelines) == 1:
+        return next(iter(pipelines.values()))
+    what = f"{reference} defines {len(pipelines)} pipelines"
+    remedy = f"Name one: {reference}:{next(iter(pipelines), 'pipe')}."
+    raise UsageInvalid(what=what, remedy=remedy)

@@ -1,0 +1,148 @@
+"""Chunks of a table as a frame, whatever their format, and how many rows were seen.
+
+CSV comes in through our own source, which hashes the bytes it parses; JSON lines, Parquet and
+binary files by Spark's own readers, whose bytes the engine hashes before it commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import cast
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from holdfast.engine.executor import Source
+from holdfast.errors import BadRows, HeaderWrong, UsageInvalid
+from holdfast.intake.tables import BadRowPolicy, TableSpec
+from holdfast.spark.source import LINE, RAW, REASON, read_csv, split_bad_rows
+
+_BAD_JSON = "not a JSON object of the declared columns"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFrame:
+    """The rows of a table in one work.
+
+    `bad` holds the rows that do not fit, where the reader gives them back; `good` and `bad` are
+    then parts of `raw`, which is to be persisted so that it is read once.
+    """
+
+    good: DataFrame
+    raw: DataFrame
+    bad: DataFrame | None
+    seen: Observation
+
+    def rows(self) -> int:
+        """Return how many rows the first action saw; 0 where the optimiser read none."""
+        try:
+            return int(self.seen.get.get("rows", 0))
+        except (PySparkException, Py4JError):
+            return 0
+
+
+def schema_of(table: TableSpec) -> StructType | None:
+    """Return the declared columns, or None where the files carry their own."""
+    return parse_ddl(table.schema) if table.schema else None
+
+
+def parse_ddl(schema: str) -> StructType:
+    """Return the columns that a DDL string declares."""
+    return cast(StructType, StructType.fromDDL(schema))
+
+
+def empty_frame(spark: SparkSession, table: TableSpec) -> DataFrame:
+    """Return a frame of a table's columns with no rows."""
+    schema = schema_of(table)
+    if schema is None and table.format == "binaryFile":
+        schema = parse_ddl("path string, modificationTime timestamp, length bigint, content binary")
+    if schema is None:
+        what = f"table {table.name} has no file and no declared schema"
+        raise UsageInvalid(what=what, remedy="Declare its schema, or hand in a file.")
+    return spark.createDataFrame([], schema)
+
+
+def read_table(spark: SparkSession, table: TableSpec, sources: tuple[Source, ...]) -> TableFrame:
+    """Return the rows of some chunks of a table. Nothing is read before an action."""
+    if not sources:
+        empty = empty_frame(spark, table)
+        return TableFrame(empty, empty, None, Observation())
+    by_format: dict[str, list[Source]] = {}
+    for source in sources:
+        by_format.setdefault(source.format, []).append(source)
+    frames = [_read(spark, table, fmt, some) for fmt, some in by_format.items()]
+    raw = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames)
+    seen = Observation()
+    raw = raw.observe(seen, F.count(F.lit(1)).alias("rows"))
+    if RAW not in raw.columns:
+        return TableFrame(raw, raw, None, seen)
+    good, bad = split_bad_rows(raw)
+    return TableFrame(good, raw, bad, seen)
+
+
+def _read(spark: SparkSession, table: TableSpec, fmt: str, sources: list[Source]) -> DataFrame:
+    paths = [source.path for source in sources]
+    if fmt == "csv":
+        schema = schema_of(table)
+        if schema is None:
+            what = f"table {table.name} has CSV chunks and no schema"
+            raise UsageInvalid(what=what, remedy="Declare its schema.")
+        return read_csv(spark, schema, sources, table.on_bad_rows)
+    if fmt == "json":
+        return _read_json(spark, table, paths)
+    if fmt == "binaryFile":
+        return spark.read.format("binaryFile").load(paths)
+    return _read_parquet(spark, table, paths)
+
+
+def _read_json(spark: SparkSession, table: TableSpec, paths: list[str]) -> DataFrame:
+    schema = parse_ddl(table.schema)
+    wanted = StructType([*schema.fields, StructField(RAW, StringType())])
+    frame = (
+        spark.read.schema(wanted)
+        .option("mode", "PERMISSIVE")
+        .option("columnNameOfCorruptRecord", RAW)
+        .json(paths)
+    )
+    reason = F.when(F.col(RAW).isNotNull(), F.lit(_BAD_JSON))
+    return frame.withColumn(LINE, F.lit(None).cast("bigint")).withColumn(REASON, reason)
+
+
+def _read_parquet(spark: SparkSession, table: TableSpec, paths: list[str]) -> DataFrame:
+    frame = spark.read.parquet(*paths)
+    schema = schema_of(table)
+    if schema is None:
+        return frame
+    if missing := [name for name in schema.fieldNames() if name not in frame.columns]:
+        raise HeaderWrong(
+            path=paths[0],
+            table=table.name,
+            found=", ".join(frame.columns),
+            wanted=f"also {', '.join(missing)}",
+        )
+    return frame.select([F.col(f.name).cast(f.dataType).alias(f.name) for f in schema.fields])
+
+
+def refuse_bad_json(table: TableSpec, frame: TableFrame, sources: tuple[Source, ...]) -> None:
+    """Raise BadRows if JSON rows do not fit and may not be kept aside; finds the first line."""
+    if table.on_bad_rows is not BadRowPolicy.FAIL or frame.bad is None:
+        return
+    first = frame.bad.select(RAW).first()
+    if first is None:
+        return
+    count, text = frame.bad.count(), str(first[0])
+    for source in sources:
+        if source.format == "json" and (line := _line_of(Path(source.path), text)):
+            raise BadRows(path=source.path, line=line, reason=_BAD_JSON, count=count)
+    raise BadRows(path=sources[0].path, line=1, reason=_BAD_JSON, count=count)
+
+
+def _line_of(path: Path, text: str) -> int | None:
+    """Return the number of the first line that reads `text`: a second pass over a bad chunk."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return next((n for n, line in enumerate(file, 1) if line.rstrip("\r\n") == text), None)

@@ -1,0 +1,127 @@
+"""The executor of the command line: Spark in a child process that can be killed and replaced.
+
+A dead JVM is one failed attempt, not a dead run: the next call starts another child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from json import loads
+from typing import Any
+
+from holdfast.engine.executor import BatchWork, Outcome, SeriesWork
+from holdfast.errors import HoldfastError, InvariantViolated, SparkLost, from_text
+from holdfast.spark.load import search_path
+from holdfast.spark.wire import Start, line, pack, unpack_outcome
+
+
+class ChildExecutor:
+    """Hands works to a Spark process, starting one when it has none."""
+
+    replaceable = True
+
+    def __init__(self, start: Start) -> None:
+        """Start a child at once, so that Spark comes up while inputs are being hashed."""
+        self._start = start
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._ready = False
+        self._spawn()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        return self._process.pid if self._process else None
+
+    def run_batch(self, work: BatchWork) -> Outcome:
+        """Do a batch in the child."""
+        return self._do(batch=pack(work))
+
+    def run_series(self, work: SeriesWork) -> Outcome:
+        """Compute a series in the child."""
+        return self._do(series=pack(work))
+
+    def close(self) -> None:
+        """End the child and everything it started."""
+        if self._process is None:
+            return
+        # A session of its own: child, JVM and Python workers are one group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _do(self, **request: Any) -> Outcome:
+        if self._process is None:
+            self._spawn()
+        try:
+            if not self._ready:
+                self._receive()
+                self._ready = True
+            self._send(request)
+            return unpack_outcome(self._receive()["outcome"])
+        except HoldfastError as error:
+            if isinstance(error, (SparkLost, InvariantViolated)) or not self._ready:
+                self.close()
+            raise
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        environment = dict(os.environ)
+        if directory := search_path(self._start.pipeline):
+            known = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [directory, known]))
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [
+                    sys.executable,
+                    "-m",
+                    "holdfast.spark.child",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),  # what stages print must not mix with our answers
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env=environment,
+            )
+        self._channel, self._ready = ours, False
+        self._send({"start": asdict(self._start)})
+
+    def _send(self, request: dict[str, Any]) -> None:
+        assert self._channel is not None  # noqa: S101 - for the type checker
+        try:
+            self._channel.sendall(line(**request))
+        except OSError as error:
+            raise SparkLost(error=self._ending()) from error
+
+    def _receive(self) -> dict[str, Any]:
+        assert self._channel is not None  # noqa: S101 - for the type checker
+        data = b""
+        while not data.endswith(b"\n"):
+            try:
+                piece = self._channel.recv(1 << 16)
+            except OSError as error:
+                raise SparkLost(error=self._ending()) from error
+            if not piece:
+                raise SparkLost(error=self._ending())
+            data += piece
+        answer: dict[str, Any] = loads(data)
+        if "error" in answer:
+            raise from_text(answer["error"]) or InvariantViolated(what=answer["error"])
+        return answer
+
+    def _ending(self) -> str:
+        code = self._process.wait() if self._process else 0
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"its process ended with {how}"

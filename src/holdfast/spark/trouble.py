@@ -1,0 +1,119 @@
+"""What Spark raised, said as one of our errors: what happened, at which line of the user's.
+
+Python workers hand over only the text of a traceback, so the user's line is found in that text;
+frames of Spark, of the libraries it uses, and of Holdfast are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
+
+import holdfast
+from holdfast.errors import (
+    DiskFull,
+    HoldfastError,
+    SparkLost,
+    StageFailed,
+    StageInvalid,
+    from_text,
+)
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_LAST_LINE = re.compile(
+    r"^(\w[\w.]*(?:Error|Exception|Warning|Interrupt|Exit)?: .*|\w[\w.]*Error)$"
+)
+_OURS = (
+    str(Path(pyspark.__file__).parent),
+    str(Path(holdfast.__file__).parent / "spark"),
+    "pyspark.zip",
+    "site-packages/pyarrow",
+    "<frozen",
+)
+_LOST = (
+    "Answer from Java side is empty",
+    "SparkContext was shut down",
+    "SparkContext has been shutdown",
+    "stopped SparkContext",
+    "Connection refused",
+    "StatusCode.UNAVAILABLE",
+    "Python worker exited unexpectedly (crashed)",
+)
+
+
+@contextmanager
+def building(name: str) -> Iterator[None]:
+    """Translate what is raised while a user's function builds its frame: it will raise again."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Py4JNetworkError as error:
+        raise SparkLost(error=str(error)) from error
+    except Exception as error:  # a user's function may raise anything
+        if lost := _lost(error):
+            raise lost from error
+        where = _user_frame(traceback.format_exception(error)) or "its definition"
+        raise StageInvalid(stage=name, where=where, error=_short(error)) from error
+
+
+@contextmanager
+def working(name: str) -> Iterator[None]:
+    """Translate what a Spark job raised."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except (AnalysisException, ParseException) as error:
+        raise StageInvalid(stage=name, where="its result", error=_short(error)) from error
+    except (PySparkException, Py4JError, ConnectionError, OSError, EOFError) as error:
+        raise translate(name, error) from error
+
+
+def translate(name: str, error: BaseException) -> HoldfastError:
+    """Return our error for what a Spark job raised."""
+    text = str(error)
+    if found := from_text(text):
+        return found
+    if "No space left on device" in text:
+        return DiskFull(path="what Spark writes (see its log)")
+    if lost := _lost(error):
+        return lost
+    where = _user_frame(text.splitlines()) or "the Spark job"
+    return StageFailed(stage=name, where=where, error=_short(error))
+
+
+def _lost(error: BaseException) -> SparkLost | None:
+    text = str(error)
+    broken = isinstance(error, (Py4JNetworkError, ConnectionError, EOFError))
+    if broken or any(mark in text for mark in _LOST):
+        return SparkLost(error=text.strip().splitlines()[0] if text.strip() else "no answer")
+    return None
+
+
+def _user_frame(lines: list[str]) -> str | None:
+    """Return "file:line" of the innermost frame that belongs to the user."""
+    found = None
+    for line in lines:
+        match = _FRAME.search(line)
+        if match and not any(part in match.group(1) for part in _OURS):
+            found = f"{match.group(1)}:{match.group(2)}"
+    return found
+
+
+def _short(error: BaseException) -> str:
+    """Return the one line of an error that speaks to the user."""
+    text = str(error).strip()
+    if isinstance(error, PythonException) or "Traceback (most recent call last)" in text:
+        for line in reversed(text.splitlines()):
+            if _LAST_LINE.match(line.strip()):
+                return line.strip()
+    first = text.splitlines()[0] if text else type(error).__name__
+    return first if isinstance(error, PySparkException) else f"{type(error).__name__}: {first}"

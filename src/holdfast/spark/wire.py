@@ -1,0 +1,61 @@
+"""Works and outcomes as lines of JSON between the engine's process and Spark's. No pyspark here.
+
+-> {"start": {...}}                 <- {"ready": true}
+-> {"batch": {...}}                 <- {"outcome": {...}}
+-> {"series": {...}}                <- {"error": "HOLDFAST_ERROR {...}"}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from holdfast.engine.executor import BatchWork, Outcome, SeriesWork, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the Spark process needs to begin."""
+
+    pipeline: str
+    log: str
+    master: str | None = None
+    conf: dict[str, str] = field(default_factory=dict)
+    short: bool = False
+
+
+def line(**message: Any) -> bytes:
+    """Return a message as one line."""
+    return json.dumps(message).encode() + b"\n"
+
+
+def pack(work: BatchWork | SeriesWork) -> dict[str, Any]:
+    """Return a work as plain values."""
+    return asdict(work)
+
+
+def unpack_batch(values: dict[str, Any]) -> BatchWork:
+    """Return the batch that `pack` packed."""
+    return BatchWork(
+        values["directory"],
+        values["segment"],
+        _sources(values["chunks"]),
+        _sources(values["pins"]),
+    )
+
+
+def unpack_series(values: dict[str, Any]) -> SeriesWork:
+    """Return the series that `pack` packed."""
+    datasets = {name: tuple(paths) for name, paths in values["datasets"].items()}
+    pins = _sources(values["pins"])
+    return SeriesWork(values["directory"], values["name"], datasets, pins)
+
+
+def unpack_outcome(values: dict[str, Any]) -> Outcome:
+    """Return the outcome that was sent."""
+    return Outcome(values["rows_read"], tuple(values["columns"]))
+
+
+def _sources(values: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[Source, ...]]:
+    return {name: tuple(Source(**one) for one in some) for name, some in values.items()}

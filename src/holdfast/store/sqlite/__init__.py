@@ -1,0 +1,84 @@
+"""The store in one SQLite file, by `apsw`. Tables: docs/internals/store.md.
+
+Fills `holdfast.store.contract.Store`. `SqliteStore.memory()` is the fake: the same code and the
+same transactions on a database in memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast._base.clock import Clock, SystemClock
+from holdfast._base.files import os_errors
+from holdfast.config import DEFAULT, Config
+from holdfast.errors import Damaged
+from holdfast.store.sqlite.connection import Database, require_sqlite
+from holdfast.store.sqlite.intake import IntakePart
+from holdfast.store.sqlite.leases import LeasePart
+from holdfast.store.sqlite.runs import RunPart
+from holdfast.store.sqlite.schema import create_file, migrate, sweep_temporary
+from holdfast.store.sqlite.topics import TopicPart
+from holdfast.store.sqlite.work import WorkPart
+
+__all__ = ["SqliteStore"]
+
+
+class SqliteStore(LeasePart, IntakePart, WorkPart, RunPart, TopicPart):
+    """The root of truth in one file. Safe for threads and for several processes at once.
+
+    Made by `open` or `memory`. Not usable in a forked child: open it there, or spawn the child.
+    """
+
+    @classmethod
+    def open(
+        cls, path: Path | str, config: Config = DEFAULT, clock: Clock | None = None
+    ) -> SqliteStore:
+        """Open the store file `path`; make it, and its directory, if it is missing.
+
+        Raises:
+            DependencyMissing: the SQLite at hand is known to lose data.
+            Damaged: the file is no store, or is unreadable.
+            StoreNewer: a newer Holdfast wrote it.
+            DiskFull, StorageFailed: the machine refused.
+        """
+        require_sqlite()
+        path = Path(path)
+        with os_errors(path):
+            if not path.exists():
+                create_file(path, config)
+            sweep_temporary(path)
+            database = Database.file(path, config)
+        with database.transaction() as connection:
+            migrate(connection, path=database.label)
+        return cls(database, clock or SystemClock())
+
+    @classmethod
+    def memory(cls, config: Config = DEFAULT, clock: Clock | None = None) -> SqliteStore:
+        """Make an empty store in memory, for tests. Nothing of it outlives `close`."""
+        require_sqlite()
+        database = Database.memory(config)
+        with database.transaction() as connection:
+            migrate(connection, path=database.label, fresh=True)
+        return cls(database, clock or SystemClock())
+
+    def store_id(self) -> str:
+        """Return the random name this store was given when it was created."""
+        with self._database.reading() as connection:
+            sql = "SELECT value FROM meta WHERE name = 'store_id'"
+            return str(connection.execute(sql).fetchall()[0][0])
+
+    def check(self) -> None:
+        """Read everything once. Raises Damaged if the store's own checks fail."""
+        with self._database.reading() as connection:
+            complaints = [text for (text,) in connection.execute("PRAGMA quick_check")]
+            orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
+        if complaints != ["ok"]:
+            what = f"the store fails its check ({'; '.join(complaints)})"
+            raise Damaged(path=self._database.label, what=what)
+        if orphans:
+            tables = ", ".join(sorted({str(row[0]) for row in orphans}))
+            raise Damaged(path=self._database.label, what=f"rows without their parents: {tables}")
+
+    def close(self) -> None:
+        """Let go of connections. What was committed stays."""
+        self._database.close()

@@ -1,0 +1,258 @@
+"""Runs, chunks and ENDs coming in; blobs condemned.
+
+A chunk's row alone binds its bytes to the run. Its reference is appended in the same transaction,
+so a chunk is bound and announced, or neither. Tables that a segment produces take nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from holdfast._base.ids import RunId
+from holdfast._base.invariant import invariant
+from holdfast.store.contract import (
+    ENGINE_GROUP,
+    BarrierRule,
+    ChunkRule,
+    EndRule,
+    ingress_topic,
+)
+from holdfast.store.references import reference_to
+from holdfast.store.rows import (
+    Chunk,
+    ChunkFacts,
+    ChunkKind,
+    End,
+    EndFacts,
+    Fence,
+    NewRun,
+    RunState,
+    SenderDecl,
+)
+from holdfast.store.sqlite.barrier import look_at_barrier, received_ordinals
+from holdfast.store.sqlite.base import (
+    CHUNK_COLUMNS,
+    Part,
+    canonical,
+    chunk_from,
+    hold_fence,
+    insert_chunk,
+    lock_run,
+    require_state,
+    row_of,
+)
+from holdfast.store.sqlite.topics import append, know_group, make_topic
+
+_ONE_CHUNK = f"""
+SELECT {CHUNK_COLUMNS} FROM chunk WHERE run_id = ? AND tbl = ? AND sender = ? AND ordinal = ?
+"""  # noqa: S608 - constants only
+
+
+def _sender_of(
+    connection: apsw.Connection, run_id: RunId, *, table: str, sender: str
+) -> tuple[SenderDecl, int | None] | None:
+    """Return the declaration that lets a client send to a table, and the count announced."""
+    row = row_of(
+        connection,
+        """SELECT segment, whole, announced FROM sender
+           WHERE run_id = ? AND tbl = ? AND sender = ? AND NOT produced""",
+        run_id,
+        table,
+        sender,
+    )
+    if row is None:
+        return None
+    segment, whole, announced = row
+    return SenderDecl(table, sender, segment, whole=bool(whole)), announced
+
+
+def _stored_chunk(connection: apsw.Connection, run_id: RunId, chunk: Chunk) -> Chunk | None:
+    row = row_of(connection, _ONE_CHUNK, run_id, chunk.table, chunk.sender, chunk.ordinal)
+    return chunk_from(row) if row else None
+
+
+def _is_condemned(connection: apsw.Connection, chunk: Chunk) -> bool:
+    if chunk.kind is not ChunkKind.BLOB:
+        return False
+    sql = "SELECT 1 FROM condemned WHERE blob = ?"
+    return row_of(connection, sql, chunk.location) is not None
+
+
+def _bind(
+    connection: apsw.Connection, run_id: RunId, chunks: Sequence[Chunk], declared: SenderDecl
+) -> None:
+    """Bind chunks of one sender: rows, and references, or for a whole table their application."""
+    for chunk in chunks:
+        insert_chunk(connection, run_id, chunk)
+    if declared.whole:
+        connection.executemany(
+            "INSERT INTO applied VALUES (?, ?, ?, ?, ?, NULL)",
+            (
+                (run_id, declared.segment, chunk.table, chunk.sender, chunk.ordinal)
+                for chunk in chunks
+            ),
+        )
+    else:
+        references = [reference_to(run_id, chunk) for chunk in chunks]
+        append(connection, ingress_topic(run_id, declared.segment), 0, references)
+
+
+def _announce(connection: apsw.Connection, run_id: RunId, end: End) -> None:
+    """Record an END, once: a second one would replace what a barrier may have been passed on."""
+    connection.execute(
+        """UPDATE sender SET announced = ? WHERE run_id = ? AND tbl = ? AND sender = ?
+           AND announced IS NULL AND NOT produced""",
+        (end.count, run_id, end.table, end.sender),
+    )
+    what = f"END of table {end.table}, sender {end.sender} is recorded already or not declared"
+    invariant(connection.changes() == 1, what)
+
+
+class IntakePart(Part):
+    """Fills `holdfast.store.contract.IntakeStore`."""
+
+    def create_run(self, run: NewRun) -> bool:
+        """Create a run in state OPEN, its senders, and its ingress topics."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                """INSERT INTO run (run_id, client, pipeline, fingerprint, segments, state,
+                                    created_ms, updated_ms)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7) ON CONFLICT (run_id) DO NOTHING""",
+                (
+                    run.run_id,
+                    run.client,
+                    run.pipeline,
+                    canonical(run.fingerprint),
+                    run.segments,
+                    RunState.OPEN,
+                    run.created_ms,
+                ),
+            )
+            if connection.changes() == 0:
+                return False
+            for position, declared in enumerate(run.senders, start=1):
+                invariant(
+                    declared.segment <= run.segments,
+                    f"table {declared.table} is of segment {declared.segment} of {run.segments}",
+                )
+                connection.execute(
+                    "INSERT INTO sender VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
+                    (
+                        run.run_id,
+                        declared.table,
+                        declared.sender,
+                        position,
+                        declared.segment,
+                        declared.whole,
+                        declared.produced,
+                    ),
+                )
+            for segment in range(1, run.segments + 1):
+                topic = ingress_topic(run.run_id, segment)
+                make_topic(connection, topic, 1)
+                know_group(connection, topic, ENGINE_GROUP)
+        return True
+
+    def bind_inputs(
+        self,
+        fence: Fence,
+        run_id: RunId,
+        chunks: Sequence[Chunk],
+        ends: Sequence[End],
+        barrier: BarrierRule,
+    ) -> bool:
+        """Bind a complete listing: all chunks, their references in the log, all ENDs."""
+        with self._database.transaction() as connection:
+            hold_fence(connection, fence)
+            run = lock_run(connection, run_id)
+            connection.execute(
+                "UPDATE run SET inputs_bound = 1 WHERE run_id = ? AND inputs_bound = 0", (run_id,)
+            )
+            if connection.changes() == 0:
+                return False
+            require_state(run, RunState.OPEN)
+            for (table, sender), group in _by_sender(chunks).items():
+                known = _sender_of(connection, run_id, table=table, sender=sender)
+                if known is None:
+                    invariant(
+                        False, f"run {run_id} does not declare table {table}, sender {sender}"
+                    )
+                    return False
+                _bind(connection, run_id, group, known[0])
+            for end in ends:
+                _announce(connection, run_id, end)
+            for segment in range(1, run.segments + 1):
+                look_at_barrier(connection, run, segment, barrier, now_ms=self._clock.wall_ms())
+        return True
+
+    def bind_chunk(
+        self, run_id: RunId, chunk: Chunk, rule: ChunkRule, barrier: BarrierRule | None = None
+    ) -> bool:
+        """Bind one chunk and append its reference to its segment's topic, if `rule` says so."""
+        with self._database.transaction() as connection:
+            run = lock_run(connection, run_id)
+            known = _sender_of(connection, run_id, table=chunk.table, sender=chunk.sender)
+            facts = ChunkFacts(
+                run_id=run_id,
+                state=run.state,
+                declared=known is not None,
+                announced=known[1] if known else None,
+                stored=_stored_chunk(connection, run_id, chunk),
+                condemned=_is_condemned(connection, chunk),
+            )
+            if not rule(chunk, facts):
+                return False
+            require_state(run, RunState.OPEN)
+            invariant(not facts.condemned, f"a rule bound the condemned blob {chunk.location}")
+            if known is None:
+                invariant(False, f"a rule bound a chunk of table {chunk.table}, not declared")
+                return False
+            _bind(connection, run_id, [chunk], known[0])
+            if known[0].whole and barrier is not None:
+                segment, now_ms = known[0].segment, self._clock.wall_ms()
+                look_at_barrier(connection, run, segment, barrier, now_ms=now_ms)
+        return True
+
+    def record_end(self, run_id: RunId, end: End, rule: EndRule, barrier: BarrierRule) -> bool:
+        """Record a sender's END, if `rule` says so, and look at the barrier."""
+        with self._database.transaction() as connection:
+            run = lock_run(connection, run_id)
+            known = _sender_of(connection, run_id, table=end.table, sender=end.sender)
+            facts = EndFacts(
+                run_id=run_id,
+                state=run.state,
+                declared=known is not None,
+                announced=known[1] if known else None,
+                received=received_ordinals(connection, run_id, table=end.table, sender=end.sender),
+            )
+            if not rule(end, facts):
+                return False
+            require_state(run, RunState.OPEN)
+            _announce(connection, run_id, end)
+            if known is not None:
+                segment, now_ms = known[0].segment, self._clock.wall_ms()
+                look_at_barrier(connection, run, segment, barrier, now_ms=now_ms)
+        return True
+
+    def condemn_blob(self, blob: str) -> bool:
+        """Condemn a blob that no chunk row binds. False: a row binds it, it must stay."""
+        with self._database.transaction() as connection:
+            sql = "SELECT 1 FROM chunk WHERE location = ? AND kind = 'blob'"
+            if row_of(connection, sql, blob) is not None:
+                return False
+            connection.execute("INSERT INTO condemned VALUES (?) ON CONFLICT DO NOTHING", (blob,))
+        return True
+
+    def forget_condemned(self, blob: str) -> None:
+        """Drop the mark of a condemned blob whose bytes are gone."""
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM condemned WHERE blob = ?", (blob,))
+
+
+def _by_sender(chunks: Sequence[Chunk]) -> dict[tuple[str, str], list[Chunk]]:
+    groups: dict[tuple[str, str], list[Chunk]] = {}
+    for chunk in chunks:
+        groups.setdefault((chunk.table, chunk.sender), []).append(chunk)
+    return groups

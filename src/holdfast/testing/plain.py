@@ -1,0 +1,152 @@
+"""An executor without Spark: frames are lists of rows, files are CSV and JSON lines.
+
+It runs the same pipelines through the same engine, so the crash loop can try thousands of crashes
+in the time one Spark session takes to start. Stages get and return lists of dicts of strings.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from holdfast.engine.executor import BatchWork, Outcome, SeriesWork, Source
+from holdfast.engine.graph import NodeKind
+from holdfast.engine.spec import OutputKind
+from holdfast.errors import BadRows, InputChanged
+from holdfast.intake.ddl import column_names
+from holdfast.pipeline import Aggregates, Pipeline
+
+Rows = list[dict[str, Any]]
+
+
+class PlainExecutor:
+    """Does works in plain Python. `before` is called with each work first, to fail on purpose."""
+
+    replaceable = False
+
+    def __init__(
+        self, pipeline: Pipeline, before: Callable[[BatchWork | SeriesWork], None] | None = None
+    ) -> None:
+        """Run `pipeline`, whose functions take and return lists of rows."""
+        self._pipeline, self._spec, self._before = pipeline, pipeline.spec(), before
+
+    def run_batch(self, work: BatchWork) -> Outcome:
+        """Write every output of the segment whose table has chunks in this work."""
+        if self._before:
+            self._before(work)
+        bases = {table: self._read(table, some) for table, some in work.chunks.items()}
+        rows = sum(len(some) for some in bases.values())
+        bases |= {table: self._read(table, some) for table, some in work.pins.items()}
+        for output in self._spec.segments[work.segment - 1].outputs:
+            if output.table not in work.chunks:
+                continue
+            if output.kind is OutputKind.PARTIAL:
+                made = self._partial(output.name, bases)
+            else:
+                made = self._frame(output.name, bases)
+            _write_lines(Path(work.directory, output.name, "part-0.jsonl"), map(json.dumps, made))
+        return Outcome(rows_read=rows)
+
+    def run_series(self, work: SeriesWork) -> Outcome:
+        """Compute a result and write it in its order, as CSV without a header."""
+        if self._before:
+            self._before(work)
+        series = next(one for one in self._spec.series if one.name == work.name)
+        bases: dict[str, Rows] = {}
+        for name, paths in work.datasets.items():
+            rows = [row for path in paths for row in _read_lines(Path(path))]
+            is_combine = self._pipeline.placed()[name].node.kind is NodeKind.COMBINE
+            bases[name] = self._merge(name, rows) if is_combine else rows
+        bases |= {table: self._read(table, some) for table, some in work.pins.items()}
+        result = self._frame(work.name, bases)
+        columns = tuple(result[0]) if result else ("empty",)
+        order = [*series.order_by, *(c for c in columns if c not in series.order_by)]
+        result.sort(key=lambda row: [str(row[column]) for column in order])
+        lines = (_csv_line([row[column] for column in columns]) for row in result)
+        _write_lines(Path(work.directory, work.name, "part-0.csv"), lines)
+        return Outcome(columns=columns)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _read(self, table: str, sources: tuple[Source, ...]) -> Rows:
+        columns = column_names(self._spec.table(table).schema or "line string")
+        return [row for source in sources for row in _read_source(source, columns)]
+
+    def _frame(self, name: str, bases: dict[str, Rows]) -> Rows:
+        if name in bases:
+            return bases[name]
+        node = self._pipeline.placed()[name].node
+        if node.table is not None:
+            return []
+        function = self._pipeline.definition(name).function
+        parents = [self._frame(parent, bases) for parent in node.parents]
+        made: Rows = function(*parents) if function else []
+        return made
+
+    def _partial(self, name: str, bases: dict[str, Rows]) -> Rows:
+        source = self._frame(self._pipeline.placed()[name].node.parents[0], bases)
+        definition = self._pipeline.definition(name)
+        if definition.aggregates is None:
+            made: Rows = definition.function(source) if definition.function else []
+            return made
+        count = definition.aggregates.count
+        counted = [{**row, count: 1} for row in source] if count else source
+        return _group(definition.aggregates, counted)
+
+    def _merge(self, name: str, rows: Rows) -> Rows:
+        definition = self._pipeline.definition(name)
+        if definition.aggregates is None:
+            made: Rows = definition.merge(rows) if definition.merge else []
+            return made
+        return _group(definition.aggregates, rows)
+
+
+def _group(aggregates: Aggregates, rows: Rows) -> Rows:
+    """Sum by key. Only sums and counts: the crash loop needs no more."""
+    columns = [*aggregates.sum, *([aggregates.count] if aggregates.count else [])]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for row in rows:
+        totals = groups.setdefault(tuple(row[c] for c in aggregates.by), [0] * len(columns))
+        for place, column in enumerate(columns):
+            totals[place] += int(row[column])
+    return [
+        dict(zip([*aggregates.by, *columns], [*key, *totals], strict=True))
+        for key, totals in sorted(groups.items())
+    ]
+
+
+def _read_source(source: Source, columns: list[str]) -> Rows:
+    path = Path(source.path)
+    if source.format == "parquet":  # a durable stage's output, which here is JSON lines
+        return _read_lines(path)
+    data = path.read_bytes()[source.start : source.stop]
+    if sha256(data).hexdigest() != source.checksum:
+        raise InputChanged(path=source.path, what="was rewritten")
+    lines = list(csv.reader(io.StringIO(data.decode())))
+    rows = lines[1:] if source.start == 0 else lines
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(columns):
+            reason = f"{len(row)} fields, {len(columns)} wanted"
+            raise BadRows(path=source.path, line=number, reason=reason, count=1)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _read_lines(path: Path) -> Rows:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def _csv_line(values: list[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(values)
+    return text.getvalue()
