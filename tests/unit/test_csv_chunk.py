@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import types as t
 
 from holdfast.engine.executor import Source
 from holdfast.errors import BadRows, HeaderWrong, InputChanged, StorageFailed, UsageInvalid
+from holdfast.intake.csv_rows import ends_in_quotes, row_spans
 from holdfast.intake.tables import BadRowPolicy
 from holdfast.spark import csv_parse
 from holdfast.spark.chunk import LINE, RAW, REASON, read_chunk
@@ -194,7 +196,7 @@ def test_lines_are_those_of_the_file_in_any_of_its_ranges(file: Path) -> None:
     declared = columns("id string", "n int", "name string")
     found = []
     cuts = [0, HARD.index(b"4,4"), HARD.index(b"7,999"), len(HARD)]
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         source = source_of(file, start, stop)
         found += rows_of(file, declared, BadRowPolicy.QUARANTINE, source)
     assert [row[3:] for row in found if row[3] is not None] == HARD_BAD
@@ -206,9 +208,7 @@ def test_lines_are_those_of_the_file_in_any_of_its_ranges(file: Path) -> None:
 
 def test_good_rows_under_quarantine_have_null_in_the_three_columns(file: Path) -> None:
     file.write_text("n\n1\n")
-    batches = list(
-        read_chunk(source_of(file), "t", columns("n int"), BadRowPolicy.QUARANTINE)
-    )
+    batches = list(read_chunk(source_of(file), "t", columns("n int"), BadRowPolicy.QUARANTINE))
     assert batches[0].to_pylist() == [{"n": 1, LINE: None, RAW: None, REASON: None}]
 
 
@@ -325,8 +325,6 @@ def test_rows_are_parted_into_those_the_parser_takes_alone_and_the_others(
     data = file.read_bytes()
     wanted = []
     bad = 0
-    from holdfast.intake.csv_rows import ends_in_quotes, row_spans
-
     for begin, stop in row_spans(data, 6):
         try:
             assert not ends_in_quotes(data[begin:stop])
@@ -354,9 +352,11 @@ MOMENTS = st.builds(
     st.sampled_from(["", "", "", " ", "0", "Z"]),
 )
 WORDS = st.sampled_from(
-    [b"true", b"TRUE", b"False", b"1", b"nan", b"+NaN", b"nan(x)", b"-Infinity", b"inf"]
-    + [b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80", b"0e5", b"1e-10", b"0." + b"0" * 50]
-    + [b"1" + b"0" * 120, b"0" * 200 + b"1", b"1e1000", b"9" * 38]
+    [
+        *(b"true", b"TRUE", b"False", b"1", b"nan", b"+NaN", b"nan(x)", b"-Infinity", b"inf"),
+        *(b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80", b"0e5", b"1e-10", b"1e1000"),
+        *(b"0." + b"0" * 50, b"1" + b"0" * 120, b"0" * 200 + b"1", b"9" * 38),
+    ]
 )
 
 

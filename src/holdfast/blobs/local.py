@@ -43,13 +43,13 @@ class LocalBlobs:
     """
 
     def __init__(self, root: Path | str) -> None:
-        self._root = Path(root).absolute()
+        with os_errors(root):
+            make_directories(Path(root))
+            self._root = Path(root).resolve()
+            fsync_file(self._root.parent)
         # Directories whose own entry this process knows to be durable. One that is found may have
         # been made a moment ago by a process that was killed before it could fsync the parent.
         self._settled: set[tuple[str, ...]] = set()
-        with os_errors(self._root):
-            make_directories(self._root)
-            fsync_file(self._root.parent)
 
     def create(self, name: str, pieces: Iterable[bytes]) -> BlobInfo:
         """Store bytes under a new name, durably, before returning.

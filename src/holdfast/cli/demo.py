@@ -5,8 +5,8 @@ The run is a process of its own, killed with SIGKILL, its whole group, after its
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,17 +22,22 @@ from holdfast.errors import UsageInvalid
 
 _BATCHES = 6
 """About how many batches the demo has: enough for two kills in the middle."""
-_KILLS = (2, 2)
-"""The first run is killed after its second commit, the second after its second."""
+_KILLS = (2, 1)
+"""After how many commits of its own each run is killed, in the middle of its next batch."""
 
 
-@dataclass(frozen=True, slots=True)
+_REDONE = re.compile(r"batch \S+ was interrupted: (\d+) chunks are done again")
+
+
+@dataclass(slots=True)
 class _Ended:
-    """How one run of the demo ended: killed after a commit, or by itself."""
+    """How one run of the demo ended, and what it did again that a killed one had begun."""
 
-    killed: bool
-    code: int
-    output: str
+    killed: bool = False
+    code: int = 0
+    commits: int = 0
+    batches_redone: int = 0
+    chunks_redone: int = 0
 
 
 def demo_command(*, scale: float, seed: int, keep: Path | None) -> None:
@@ -58,55 +63,62 @@ def _demonstrate(root: Path, scale: float, seed: int) -> bool:
         raise UsageInvalid(what=str(error), remedy="Nothing was run.") from error
     size = sum(path.stat().st_size for path in data.iterdir())
     command = [sys.executable, "-m", "holdfast.cli", "run", "coffee"]
-    command += ["--input", str(data), "--out", str(out), "--state", str(state), "--json"]
+    command += ["--input", str(data), "--out", str(out), "--state", str(state)]
     command += ["--batch-bytes", str(max(1, size // _BATCHES))]
-    kills = 0
+    runs = []
     for commits in _KILLS:
-        _say(f"running; SIGKILL after commit {commits}")
-        kills += _run(command, kill_after=commits).killed
+        _say(f"running; SIGKILL in the batch after commit {commits}")
+        runs.append(_run(command, kill_after=commits))
     _say("running to the end")
-    last = _run(command, kill_after=None)
-    if last.code != 0:
-        _say(f"the last run failed with exit code {last.code}")
+    runs.append(_run(command, kill_after=None))
+    if runs[-1].code != 0:
+        _say(f"the last run failed with exit code {runs[-1].code}")
         return True
-    redone = json.loads(last.output)
-    return _conclude(root, scale, seed, kills, redone)
+    return _conclude(root, scale, seed, runs)
 
 
-def _conclude(root: Path, scale: float, seed: int, kills: int, report: dict[str, int]) -> bool:
+def _conclude(root: Path, scale: float, seed: int, runs: list[_Ended]) -> bool:
+    """Say what came of it. True: not what was promised."""
     results = compare(root / "answers", answers(scale=scale, seed=seed))
     for result in results:
         _say(f"  {result.name}: {'equal' if result.equal else result.problem}")
     equal = sum(result.equal for result in results)
+    kills = sum(run.killed for run in runs)
+    batches = sum(run.batches_redone for run in runs)
+    chunks = sum(run.chunks_redone for run in runs)
     _say(f"kills: {kills}")
-    _say(
-        f"chunks redone after the last kill: {report['redone_chunks']}"
-        f" in {report['redone_batches']} batch(es); at most one batch per kill"
-    )
+    _say(f"chunks redone: {chunks}, in {batches} batches (at most one batch per kill)")
     _say(f"answers equal to the oracle: {equal} of {len(results)}")
-    return equal != len(results) or kills != len(_KILLS) or report["redone_batches"] > 1
+    return equal != len(results) or kills != len(_KILLS) or batches > kills
 
 
 def _run(command: list[str], kill_after: int | None) -> _Ended:
-    """Run once; kill the whole group with SIGKILL after the n-th commit, if told to."""
+    """Run once. If told to, kill it with SIGKILL after its n-th commit, in its next batch."""
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
         command,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    commits = 0
-    assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018 - pipes
-    for text in process.stderr:
+    ended = _Ended()
+    for text in process.stderr or ():
         _say(f"  | {text.rstrip()}")
-        commits += text.startswith("batch ") and " committed" in text
-        if kill_after is not None and commits == kill_after:
+        ended.commits += _is_batch(text, "committed")
+        if redone := _REDONE.match(text):
+            ended.batches_redone += 1
+            ended.chunks_redone += int(redone.group(1))
+        if ended.commits == kill_after and _is_batch(text, "started"):
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return _Ended(True, process.returncode, "")
-    output = process.stdout.read()
-    return _Ended(False, process.wait(), output)
+            ended.killed = True
+            break
+    process.communicate()
+    ended.code = process.returncode
+    return ended
+
+
+def _is_batch(text: str, what: str) -> bool:
+    return text.startswith("batch ") and f" {what}:" in text
 
 
 def _say(text: str) -> None:

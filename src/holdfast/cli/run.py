@@ -124,6 +124,8 @@ def _words(event: Event) -> str:
             return f"bound {event.chunks} chunks, {size}"
         case EventKind.RESUMED if event.chunks:
             return f"batch {event.name} was interrupted: {event.chunks} chunks are done again"
+        case EventKind.STARTED if event.chunks:
+            return f"batch {event.name} started: {event.chunks} chunks, {size}"
         case EventKind.COMMITTED if event.chunks:
             return (
                 f"batch {event.name} committed: {event.chunks} chunks, {size}, {event.rows:,} rows"

@@ -98,9 +98,15 @@ def drive(
         raise RunFailed(run=run.run_id, reason=run.error or "")
     report.already_done = run.state == RunState.DONE
     watched = _Watched(held, spec, config, _Counting(report, watch))
-    if run.state not in TERMINAL:
-        _bind(watched, run.run_id, inputs())
-        _advance(watched, run.run_id, executor)
+    if run.state not in TERMINAL | {RunState.COMPLETING}:
+        given = inputs()
+        # The executor starts while the inputs are being hashed.
+        doing = executor()
+        try:
+            _bind(watched, run.run_id, given)
+            _advance(watched, run.run_id, doing)
+        finally:
+            doing.close()
     finish(held, run.run_id, out, watched.watch)
     _complete_report(held.store, spec, report, out)
     return report
@@ -178,25 +184,18 @@ def _is_input(spec: PipelineSpec, table: str) -> bool:
     return not spec.table(table).produced
 
 
-def _advance(watched: _Watched, run_id: RunId, executor: Callable[[], Executor]) -> None:
+def _advance(watched: _Watched, run_id: RunId, executor: Executor) -> None:
     held = watched.held
-    run = held.store.read_run(run_id)
-    if run is None or run.state == RunState.COMPLETING:
-        return
-    doing = executor()
-    try:
-        engine = Engine(
-            held,
-            watched.spec,
-            doing,
-            log=EmbeddedBackend(held.store),
-            blobs=LocalBlobs(held.directory.blobs),
-            config=watched.config,
-            watch=watched.watch,
-        )
-        engine.advance(run_id)
-    finally:
-        doing.close()
+    engine = Engine(
+        held,
+        watched.spec,
+        executor,
+        log=EmbeddedBackend(held.store),
+        blobs=LocalBlobs(held.directory.blobs),
+        config=watched.config,
+        watch=watched.watch,
+    )
+    engine.advance(run_id)
 
 
 class _Counting:

@@ -191,8 +191,11 @@ class Ledger(Protocol):
     def flush(self) -> None:
         """Make everything that was settled visible to others before returning."""
 
-    def release(self, slots: Sequence[Slot]) -> None:
-        """Give back claimed slots that were not called, or whose failure is not to be kept."""
+    def release(self, given: Sequence[Slot], *, in_doubt: bool = False) -> None:
+        """Give back claimed slots that were not called, or whose failure is not to be kept.
+
+        With `in_doubt` they are kept as such: the provider may have charged for them.
+        """
 
     def reap(self, owners: Sequence[int]) -> bool:
         """Read what dead ones of `owners` recorded; their other slots are then in doubt.
@@ -205,6 +208,9 @@ class Ledger(Protocol):
 
     def dead_letters(self, step: int) -> Iterator[DeadLetter]:
         """Yield the rows refused for good under on_error="dead_letter"."""
+
+    def abandon(self) -> None:
+        """End this owner as a crash would: what is not settled is in doubt for the next asker."""
 
     def close(self) -> None:
         """Flush and end this owner. Slots still open are in doubt afterwards."""

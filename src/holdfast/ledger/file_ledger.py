@@ -240,11 +240,12 @@ class FileLedger:
             slots.index(self._database, self._owner, recorded)
             del self._unindexed[: len(recorded)]
 
-    def release(self, given: Sequence[Slot]) -> None:
-        """Give back claimed slots that were not called, or whose failure is not to be kept."""
+    def release(self, given: Sequence[Slot], *, in_doubt: bool = False) -> None:
+        """Give back claimed slots. See the contract."""
         if given:
+            hashes = [slot.hash for slot in given]
             with self._writing:
-                slots.release(self._database, self._own(), [slot.hash for slot in given])
+                slots.release(self._database, self._own(), hashes, in_doubt=in_doubt)
 
     def _own(self) -> int:
         """Become an owner: the lock is held before any row names us."""
@@ -322,6 +323,11 @@ class FileLedger:
                 target=self.compact, kwargs={"force": False}, name="holdfast-compact", daemon=True
             )
             self._housekeeper.start()
+
+    def abandon(self) -> None:
+        """End this owner as a crash would: its lock goes, others read its segments."""
+        if self._lock is not None:
+            self._lock.release()
 
     def close(self) -> None:
         """Flush and end this owner. Slots still open are in doubt afterwards."""

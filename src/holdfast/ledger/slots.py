@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import apsw
 
@@ -198,13 +198,17 @@ def _add_dead_letter(connection: apsw.Connection, placed: Placed) -> None:
     connection.execute(statement, (*values, row_crc(*values)))
 
 
-def release(database: Database, owner: int, hashes: Iterable[SlotHash]) -> None:
-    """Forget open slots of `owner`: nothing about them is to be kept."""
+def release(database: Database, owner: int, hashes: Iterable[SlotHash], *, in_doubt: bool) -> None:
+    """Forget open slots of `owner`, or leave them in doubt."""
     with database.transaction() as connection:
         given: Counter[int] = Counter()
         for hash_ in hashes:
             row = _read_row(connection, hash_, database.label)
-            if row is not None and row.at is None and row.owner == owner:
+            if row is None or row.at is not None or row.owner != owner:
+                continue
+            if in_doubt:
+                _write_row(connection, replace(row, owner=None))
+            else:
                 connection.execute("DELETE FROM slot WHERE hash=?", (hash_,))
                 given[row.slot.step] += row.held
         for step, held in given.items():

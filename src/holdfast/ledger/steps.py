@@ -77,11 +77,11 @@ class Room:
 
 def room(database: Database, connection: apsw.Connection, step: int, limit: Limit) -> Room:
     """Return what a step may still ask, inside a transaction."""
-    found = connection.execute(
-        "SELECT calls, spent, reserved, dearest FROM step WHERE id=?", (step,)
-    ).fetchone()
-    invariant(found is not None, f"{database.label}: a claim for the unknown step {step}")
-    calls, spent, reserved, dearest = found
+    found = rows_of(
+        connection, "SELECT calls, spent, reserved, dearest FROM step WHERE id=?", (step,)
+    )
+    invariant(len(found) == 1, f"{database.label}: a claim for the unknown step {step}")
+    calls, spent, reserved, dearest = found[0]
     return Room(step, limit, calls, spent, reserved, max(limit.each_micros, dearest))
 
 

@@ -71,7 +71,7 @@ def decode_message(data: bytes) -> QueueMessage:
     version = fields.get("version")
     if type(version) is int and version > VERSION:
         raise StoreNewer(path="a message", found=version, known=VERSION)
-    if version != VERSION or fields.keys() != _FIELDS:
+    if type(version) is not int or version != VERSION or fields.keys() != _FIELDS:
         raise _unreadable(f"version {version!r} with fields {', '.join(sorted(fields))}")
     metadata = fields["metadata"]
     message_id, split_id, data_ref = (fields[name] for name in _TEXTS)

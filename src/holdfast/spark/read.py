@@ -109,8 +109,10 @@ def _read_json(spark: SparkSession, table: TableSpec, paths: list[str]) -> DataF
         .option("columnNameOfCorruptRecord", RAW)
         .json(paths)
     )
-    reason = F.when(F.col(RAW).isNotNull(), F.lit(_BAD_JSON))
-    return frame.withColumn(LINE, F.lit(None).cast("bigint")).withColumn(REASON, reason)
+    is_bad = F.col(RAW).isNotNull()
+    # Spark's reader does not know lines; 0 says so, and marks the row as bad.
+    line = F.when(is_bad, F.lit(0).cast("bigint"))
+    return frame.withColumn(LINE, line).withColumn(REASON, F.when(is_bad, F.lit(_BAD_JSON)))
 
 
 def _read_parquet(spark: SparkSession, table: TableSpec, paths: list[str]) -> DataFrame:

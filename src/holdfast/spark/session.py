@@ -16,11 +16,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from holdfast._base.files import os_errors
 from holdfast.config import MIB
-from holdfast.errors import SparkLost
+from holdfast.errors import SparkNotStarted
+from holdfast.spark.archive import archive_option
 from holdfast.spark.java import Java, find_java
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -55,7 +57,7 @@ def build_session(
 
     Raises:
         JavaMissing: no Java 17 or newer.
-        SparkLost: Spark did not start; the log file says why.
+        SparkNotStarted: the log file says why.
     """
     master = master or "local[*]"
     builder = SparkSession.builder.appName(app_name)
@@ -68,18 +70,32 @@ def build_session(
         os.environ["JAVA_HOME"] = str(java.home)
         builder = builder.master(master)
         settings = _merged(_settings(master, java, short=short), conf)
-    if master.startswith("local") and "spark.pyspark.python" not in settings:
-        # Without it the workers run whichever python3 is first on the PATH.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Py4J logs every call that meets a dead JVM; the caller gets one error for all of them.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    if master.startswith("local"):
+        # Looking up the machine's own name may wait for a name server that does not answer.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if "spark.pyspark.python" not in settings:
+            # Without it the workers run whichever python3 is first on the PATH.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _silence_python_side()
+    # PySpark prints every analysis error as a page of JSON; `trouble` says it in one line.
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
     for name, value in settings.items():
         builder = builder.config(name, value)
     with _output_to(log_file):
         try:
             return builder.getOrCreate()
         except Exception as error:  # whatever PySpark, Py4J or gRPC raise: there is no session
-            raise SparkLost(error=f"it did not start, see {log_file} ({error})") from error
+            text = (str(error) or type(error).__name__).splitlines()[0]
+            raise SparkNotStarted(error=text, log=str(log_file)) from error
+
+
+def _silence_python_side() -> None:
+    """Keep this process's own Spark libraries from writing to the terminal: they raise as well."""
+    # Py4J logs every call that meets a dead JVM.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # PySpark prints a page of JSON for every column that a stage misspells. It must be made by
+    # PySpark's own class: its calls have arguments that the standard one refuses.
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
 
 
 def _session_settings() -> dict[str, str]:
@@ -129,6 +145,8 @@ def _java_options(java: Java, *, short: bool) -> str:
     options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"]
     if short:
         options += _SHORT_OPTIONS
+        if archive := archive_option(java):
+            options.append(archive)
     return " ".join(options)
 
 
@@ -145,7 +163,7 @@ def _cores() -> int:
 
 
 def _driver_memory_mib() -> int:
-    """Return half of the machine, within limits: Python workers and the page cache need the rest."""
+    """Return half of the machine, within limits: Python workers and page cache need the rest."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(_MEMORY_SMALLEST_MIB, min(_MEMORY_LARGEST_MIB, physical // MIB // 2))
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.functions import col
+from pyspark.sql.functions import col, lit
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from holdfast.engine.executor import Source
@@ -68,7 +68,9 @@ def read_csv(
     if policy is BadRowPolicy.QUARANTINE:
         nullable = StructType([*nullable.fields, *_ASIDE.fields])
     if not sources:
-        return spark.createDataFrame([], nullable)
+        # `createDataFrame([])` runs a job; this is empty before there is one.
+        nothing = spark.range(1).where(lit(False))
+        return nothing.select(*(lit(None).cast(f.dataType).alias(f.name) for f in nullable.fields))
     # Registering again replaces an equal entry; asking first would take as long.
     spark.dataSource.register(CsvChunks)
     return (

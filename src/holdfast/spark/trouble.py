@@ -34,6 +34,7 @@ _OURS = (
     str(Path(pyspark.__file__).parent),
     str(Path(holdfast.__file__).parent / "spark"),
     "pyspark.zip",
+    "site-packages/py4j",
     "site-packages/pyarrow",
     "<frozen",
 )

@@ -82,6 +82,8 @@ def _arrow_type(field: spark_types.StructField) -> Any:
 
 
 def arrow_schema(columns: Iterable[Column]) -> Any:
-    """Return the exact schema of the record batches that Spark is given. Everything is nullable,
-    as in every file source of Spark."""
+    """Return the exact schema of the record batches that Spark is given.
+
+    Everything is nullable, as in every file source of Spark.
+    """
     return pa.schema([(column.name, column.arrow_type) for column in columns])

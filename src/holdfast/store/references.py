@@ -37,8 +37,10 @@ def chunk_of(record: Record) -> Chunk:
     try:
         fields: dict[str, Any] = json.loads(record.value)
         version = fields.pop("version")
-        if version != VERSION:
+        if type(version) is int and version > VERSION:
             raise StoreNewer(path="a chunk reference", found=version, known=VERSION)
+        if version != VERSION:
+            raise ValueError(f"version {version!r}")
         kind, ordinal = ChunkKind(fields.pop("kind")), Ordinal(fields.pop("ordinal"))
         return Chunk(kind=kind, ordinal=ordinal, **fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

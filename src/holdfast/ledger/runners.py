@@ -1,0 +1,293 @@
+"""Runners: who makes the calls. Threads for plain functions, one event loop for async ones.
+
+Both take work from a `ReadyQueue` as long as there is some, make at most `capacity` calls at
+once, and hand back what came of each. They touch neither slots nor disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast._base.clock import Clock
+from holdfast.ledger.asking import Again, Answered, Asker, Split, Work
+from holdfast.ledger.rate import RateGate
+
+Deliver = Callable[[Sequence[Answered]], None]
+Verdict = Sequence[Answered] | Again | Split
+
+
+class ReadyQueue:
+    """Claimed work that nobody has begun, and how much is being done."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._works: deque[Work] = deque()
+        self._closed = False
+        self.in_flight = 0
+
+    def put(self, works: Iterable[Work]) -> None:
+        """Add work."""
+        with self._changed:
+            self._works.extend(works)
+            self._changed.notify_all()
+
+    def take(self, *, wait: bool) -> Work | None:
+        """Begin the next work; None when there is none and no waiting, or at the end."""
+        with self._changed:
+            while wait and not self._works and not self._closed:
+                self._changed.wait()
+            if not self._works:
+                return None
+            self.in_flight += 1
+            return self._works.popleft()
+
+    def end(self) -> None:
+        """Say that a work is finished."""
+        with self._changed:
+            self.in_flight -= 1
+
+    def close(self) -> list[Work]:
+        """Wake all who wait. Returns what was not begun."""
+        with self._changed:
+            self._closed = True
+            left = list(self._works)
+            self._works.clear()
+            self._changed.notify_all()
+            return left
+
+    def __len__(self) -> int:
+        """Return how much is claimed and not begun."""
+        return len(self._works)
+
+
+class Runner(Protocol):
+    """Makes the calls of one task."""
+
+    def kick(self) -> None:
+        """Work was added: begin as much of it as may be in flight."""
+
+    def expire(self) -> None:
+        """Give up calls that take too long."""
+
+    def stop(self) -> None:
+        """Make no further attempt; calls on their way may end."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A plain function on its way, in a thread that cannot be interrupted."""
+
+    work: Work
+    deadline_s: float
+
+
+class ThreadRunner:
+    """Calls a plain function from up to `capacity` threads."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        queue: ReadyQueue,
+        deliver: Deliver,
+        *,
+        capacity: int,
+        timeout_s: float,
+        clock: Clock,
+        gate: RateGate | None,
+    ) -> None:
+        self._asker, self._queue, self._deliver = asker, queue, deliver
+        self._capacity, self._timeout_s, self._clock = capacity, timeout_s, clock
+        self._gate = gate
+        self._stopped = threading.Event()
+        self._guard = threading.Lock()
+        self._running: dict[int, _Call] = {}
+        self._threads = 0
+
+    def kick(self) -> None:
+        """Start threads until there are enough for what waits."""
+        wanted = min(self._capacity, len(self._queue) + self._queue.in_flight)
+        with self._guard:
+            missing = wanted - self._threads
+            self._threads += max(0, missing)
+        for _ in range(missing):
+            self._start(None, None)
+
+    def _start(self, work: Work | None, error: BaseException | None) -> None:
+        threading.Thread(
+            target=self._loop, args=(work, error), name="holdfast-call", daemon=True
+        ).start()
+
+    def _loop(self, work: Work | None, error: BaseException | None) -> None:
+        while True:
+            work = work or self._queue.take(wait=True)
+            if work is None:
+                return
+            if not self._serve(work, error):
+                return  # given up: another thread has taken this one's place
+            work, error = None, None
+
+    def _serve(self, work: Work, error: BaseException | None) -> bool:
+        """Bring one work to its end. Returns False when it was taken away for its slowness."""
+        verdict: Verdict = Again(0.0) if error is None else self._asker.failed(work, error)
+        while isinstance(verdict, Again):
+            if self._pause(verdict.wait_s):
+                return self._finish(work.given_up())
+            after = self._attempt(work)
+            if after is None:
+                return False
+            verdict = after
+        if isinstance(verdict, Split):
+            self._queue.put(verdict.works)
+            return self._finish(())
+        return self._finish(verdict)
+
+    def _attempt(self, work: Work) -> Verdict | None:
+        """Make one attempt. None: it took too long, and another thread goes on with the work."""
+        work.tries += not work.reconcile
+        mine = threading.get_ident()
+        with self._guard:
+            self._running[mine] = _Call(work, self._clock.monotonic_s() + self._timeout_s)
+        error: Exception | None = None
+        value = None
+        try:
+            value = self._asker.call(work)
+        except Exception as raised:  # whatever the user's function raises is read by the rules
+            error = raised
+        with self._guard:
+            call = self._running.get(mine)
+            if call is None or call.work is not work:
+                return None
+            del self._running[mine]
+        return (
+            self._asker.answered(work, value) if error is None else self._asker.failed(work, error)
+        )
+
+    def _pause(self, wait_s: float) -> bool:
+        """Wait for the backoff and the rate. Returns whether to give up."""
+        wait_s = max(wait_s, self._gate.reserve_s() if self._gate is not None else 0.0)
+        return self._stopped.wait(wait_s) if wait_s > 0 else self._stopped.is_set()
+
+    def _finish(self, answers: Sequence[Answered]) -> bool:
+        self._queue.end()
+        self._deliver(answers)
+        return True
+
+    def expire(self) -> None:
+        """Take the work away from threads that exceed the time-out; the rules decide on it."""
+        now = self._clock.monotonic_s()
+        with self._guard:
+            late = [t for t, call in self._running.items() if call.deadline_s < now]
+            works = [self._running.pop(thread).work for thread in late]
+        for work in works:
+            self._start(work, TimeoutError(f"no answer within {self._timeout_s} s"))
+
+    def stop(self) -> None:
+        """Make no further attempt."""
+        self._stopped.set()
+
+
+class LoopRunner:
+    """Awaits an async function, up to `capacity` at once, on an event loop of its own."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        queue: ReadyQueue,
+        deliver: Deliver,
+        *,
+        capacity: int,
+        timeout_s: float,
+        gate: RateGate | None,
+    ) -> None:
+        self._asker, self._queue, self._deliver = asker, queue, deliver
+        self._capacity, self._timeout_s, self._gate = capacity, timeout_s, gate
+        self._active = 0
+        self._stopped = False
+        self._waiting: set[asyncio.Event] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="holdfast-calls", daemon=True
+        )
+        self._thread.start()
+
+    def kick(self) -> None:
+        """Start coroutines until there are enough for what waits."""
+        self._loop.call_soon_threadsafe(self._spawn)
+
+    def _spawn(self) -> None:
+        while self._active < self._capacity and (work := self._queue.take(wait=False)) is not None:
+            self._active += 1
+            task = self._loop.create_task(self._work(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, first: Work) -> None:
+        work: Work | None = first
+        while work is not None:
+            answers = await self._serve(work)
+            self._queue.end()
+            self._deliver(answers)
+            work = self._queue.take(wait=False)
+        self._active -= 1
+
+    async def _serve(self, work: Work) -> Sequence[Answered]:
+        verdict: Verdict = Again(0.0)
+        while isinstance(verdict, Again):
+            if await self._pause(verdict.wait_s):
+                return work.given_up()
+            work.tries += not work.reconcile
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    value = await self._value(work)
+            except Exception as error:  # whatever the user's function raises is read by the rules
+                verdict = self._asker.failed(work, error)
+            else:
+                verdict = self._asker.answered(work, value)
+        if isinstance(verdict, Split):
+            self._queue.put(verdict.works)
+            self._spawn()
+            return ()
+        return verdict
+
+    async def _value(self, work: Work) -> Any:
+        if work.reconcile:
+            return await asyncio.to_thread(self._asker.call, work)
+        return await self._asker.call(work)
+
+    async def _pause(self, wait_s: float) -> bool:
+        """Wait for the backoff and the rate. Returns whether to give up."""
+        wait_s = max(wait_s, self._gate.reserve_s() if self._gate is not None else 0.0)
+        if wait_s > 0 and not self._stopped:
+            event = asyncio.Event()
+            self._waiting.add(event)
+            try:
+                await asyncio.wait_for(event.wait(), wait_s)
+            except TimeoutError:
+                pass
+            finally:
+                self._waiting.discard(event)
+        return self._stopped
+
+    def expire(self) -> None:
+        """Do nothing: the event loop keeps the time."""
+
+    def stop(self) -> None:
+        """Make no further attempt; the loop ends when nothing is on its way."""
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        for event in self._waiting:
+            event.set()
+
+    def close(self) -> None:
+        """End the event loop, after everything was delivered."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,202 @@
+"""The contract suite of ledgers. A new kind of ledger passes it with one fixture.
+
+    @pytest.mark.parametrize("check", LEDGER_CHECKS)
+    def test_my_ledger(check, tmp_path):
+        check(lambda: MyLedger(tmp_path))
+
+Each check is given a function that opens the same ledger anew: every handle is an owner of its
+own, as two processes would be. No check needs pytest, Spark or a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast.errors import StepChanged
+from holdfast.ledger.contract import (
+    Claim,
+    Grant,
+    Ledger,
+    Limit,
+    Outcome,
+    Slot,
+    Status,
+    Step,
+    inputs_hash,
+    slot_hash,
+)
+
+OpenLedger = Callable[[], Ledger]
+
+
+def make_step(ledger: Ledger, name: str = "step") -> Step:
+    """Register a step with a fingerprint of one field."""
+    return ledger.step(name, {"model": "1"}, on_change="refuse")
+
+
+def make_slot(step: Step, key: str, sent: bytes = b"in") -> Slot:
+    """Return the slot of a key."""
+    return Slot(slot_hash(step.id, key), step.id, key, inputs_hash(sent))
+
+
+def claim(ledger: Ledger, slots: Sequence[Slot], limit: Limit | None = None) -> Grant:
+    """Look slots up and claim what is absent or in doubt."""
+    view = ledger.lookup([slot.hash for slot in slots])
+    wishes = [
+        Claim(slot, view.open.get(slot.hash)) for slot in slots if slot.hash not in view.outcomes
+    ]
+    return ledger.claim(wishes, generation=view.generation, limit=limit or Limit())
+
+
+def bought(slot: Slot, answer: bytes = b"answer", cost_micros: int = 0) -> Outcome:
+    """Return the outcome of a bought slot."""
+    return Outcome(slot, Status.BOUGHT, answer, cost_micros=cost_micros, recorded_ms=1)
+
+
+def check_claim_is_exclusive(open_ledger: OpenLedger) -> None:
+    """Of two askers one gets a slot; the other sees whose it is."""
+    first, second = open_ledger(), open_ledger()
+    step = make_step(first)
+    slots = [make_slot(step, key) for key in "abc"]
+    assert len(claim(first, slots[:2]).attempts) == 2
+    assert set(claim(second, slots).attempts) == {slots[2].hash}
+    assert set(second.lookup([s.hash for s in slots]).open) == {s.hash for s in slots}
+    first.close()
+    second.close()
+
+
+def check_settled_is_seen(open_ledger: OpenLedger) -> None:
+    """A settled outcome is what every handle reads, now and after opening again."""
+    first, second = open_ledger(), open_ledger()
+    step = make_step(first)
+    slot = make_slot(step, "k")
+    claim(first, [slot])
+    first.settle([bought(slot, b"\x00 bytes \xff")])
+    first.flush()
+    for ledger in (first, second):
+        assert ledger.lookup([slot.hash]).outcomes[slot.hash] == bought(slot, b"\x00 bytes \xff")
+        assert not claim(ledger, [slot]).attempts
+    first.close()
+    second.close()
+    again = open_ledger()
+    assert again.lookup([slot.hash]).outcomes[slot.hash].answer == b"\x00 bytes \xff"
+    again.close()
+
+
+def check_dead_owner_is_read_out(open_ledger: OpenLedger) -> None:
+    """What a dead owner settled stands, even if it never flushed; the rest is in doubt."""
+    first, second = open_ledger(), open_ledger()
+    step = make_step(first)
+    told, silent = make_slot(step, "told"), make_slot(step, "silent")
+    claim(first, [told, silent])
+    first.settle([bought(told)])
+    owner = second.lookup([silent.hash]).open[silent.hash].owner
+    assert owner is not None
+    assert not second.reap([owner]), "a live owner is left alone"
+    first.abandon()
+    assert second.reap([owner])
+    view = second.lookup([told.hash, silent.hash])
+    assert view.outcomes[told.hash].answer == b"answer"
+    assert view.open[silent.hash].owner is None
+    assert claim(second, [silent]).attempts == {silent.hash: 2}
+    second.close()
+
+
+def check_release(open_ledger: OpenLedger) -> None:
+    """A released slot was never asked; one released in doubt is counted."""
+    ledger = open_ledger()
+    step = make_step(ledger)
+    free, doubtful = make_slot(step, "free"), make_slot(step, "doubtful")
+    claim(ledger, [free, doubtful])
+    ledger.release([free])
+    ledger.release([doubtful], in_doubt=True)
+    view = ledger.lookup([free.hash, doubtful.hash])
+    assert free.hash not in view.open
+    assert view.open[doubtful.hash].owner is None
+    assert claim(ledger, [free, doubtful]).attempts == {free.hash: 1, doubtful.hash: 2}
+    ledger.close()
+
+
+def check_stale_generation_grants_nothing(open_ledger: OpenLedger) -> None:
+    """A claim against settled files that its asker has not searched is refused."""
+    ledger = open_ledger()
+    slot = make_slot(make_step(ledger), "k")
+    seen = ledger.lookup([slot.hash]).generation
+    grant = ledger.claim([Claim(slot)], generation=seen - 1, limit=Limit())
+    assert not grant.attempts
+    assert not grant.over_budget
+    ledger.close()
+
+
+def check_budget_calls(open_ledger: OpenLedger) -> None:
+    """No call beyond the cap is granted, over handles and over openings."""
+    first, second = open_ledger(), open_ledger()
+    step = make_step(first)
+    slots = [make_slot(step, str(n)) for n in range(6)]
+    assert len(claim(first, slots[:2], Limit(calls=3)).attempts) == 2
+    grant = claim(second, slots[2:], Limit(calls=3))
+    assert len(grant.attempts) == 1
+    assert len(grant.over_budget) == 3
+    assert first.totals(step.id).calls == 3
+    first.close()
+    second.close()
+
+
+def check_budget_cost(open_ledger: OpenLedger) -> None:
+    """What open calls may cost is reserved; what they did cost is counted."""
+    ledger = open_ledger()
+    step = make_step(ledger)
+    slots = [make_slot(step, str(n)) for n in range(5)]
+    limit = Limit(cost_micros=30, each_micros=10)
+    assert len(claim(ledger, slots, limit).attempts) == 3
+    ledger.settle([bought(slot, cost_micros=5) for slot in slots[:3]])
+    ledger.flush()
+    assert ledger.totals(step.id).spent_micros == 15
+    assert len(claim(ledger, slots[3:], limit).attempts) == 1
+    ledger.close()
+
+
+def check_change_guard(open_ledger: OpenLedger) -> None:
+    """A changed fingerprint is refused by the name of its field, renewed, or kept."""
+    ledger = open_ledger()
+    old = make_step(ledger)
+    try:
+        ledger.step("step", {"model": "2"}, on_change="refuse")
+    except StepChanged as error:
+        assert error.fields == "model"
+    else:
+        raise AssertionError("a changed step was accepted")
+    new = ledger.step("step", {"model": "2"}, on_change="new")
+    assert new.id != old.id
+    assert ledger.step("step", {"model": "2"}, on_change="new") == new
+    assert ledger.step("step", {"model": "3"}, on_change="keep") == new
+    assert ledger.step("step", {"model": "3"}, on_change="refuse") == new
+    ledger.close()
+
+
+def check_dead_letters(open_ledger: OpenLedger) -> None:
+    """A row refused for good is an outcome like any other, and is listed."""
+    ledger = open_ledger()
+    step = make_step(ledger)
+    slot = make_slot(step, "bad")
+    claim(ledger, [slot])
+    failed = Outcome(slot, Status.FAILED, reason="no", recorded_ms=7, dead_letter=True)
+    ledger.settle([failed])
+    ledger.flush()
+    assert ledger.lookup([slot.hash]).outcomes[slot.hash] == failed
+    assert [(d.key, d.reason) for d in ledger.dead_letters(step.id)] == [("bad", "no")]
+    assert ledger.totals(step.id).settled[Status.FAILED] == 1
+    ledger.close()
+
+
+LEDGER_CHECKS = (
+    check_claim_is_exclusive,
+    check_settled_is_seen,
+    check_dead_owner_is_read_out,
+    check_release,
+    check_stale_generation_grants_nothing,
+    check_budget_calls,
+    check_budget_cost,
+    check_change_guard,
+    check_dead_letters,
+)

@@ -1,0 +1,16 @@
+"""Every kind of ledger passes the public suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.ledger.file_ledger import FileLedger
+from holdfast.testing.ledgers import LEDGER_CHECKS, OpenLedger
+
+
+@pytest.mark.parametrize("check", LEDGER_CHECKS, ids=lambda check: check.__name__)
+def test_file_ledger(check: Callable[[OpenLedger], None], tmp_path: Path) -> None:
+    check(lambda: FileLedger(f"file://{tmp_path}/ledger"))

@@ -1,0 +1,415 @@
+"""`Pipeline.run` on a real session: formats, segments, frames, bad rows, resumption."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast import Pipeline
+from holdfast.config import Config
+from holdfast.engine.drive import run_id_of
+from holdfast.engine.state import look
+from holdfast.errors import (
+    BadRows,
+    HeaderWrong,
+    InputChanged,
+    RunFailed,
+    StageInvalid,
+    StateMismatch,
+    UsageInvalid,
+)
+from holdfast.queries import describe, verify
+from holdfast.testing.combines import check_combine
+
+pytestmark = pytest.mark.spark
+SMALL = Config(chunk_bytes=64, batch_bytes=150)
+
+
+def rows_of(path: Path) -> Counter[tuple[str, ...]]:
+    with path.open(newline="") as file:
+        return Counter(tuple(row) for row in list(csv.reader(file))[1:])
+
+
+def write_csv(path: Path, rows: list[tuple[str, int]]) -> None:
+    path.write_text("shop,amount\n" + "".join(f"{a},{b}\n" for a, b in rows))
+
+
+SALES = [("a", 1), ("a", 7), ("b", 5), ("b", 5), ("a", 9), ("c", 2), ("b", 3)] * 6
+
+
+def sums_pipeline(**options: str) -> Pipeline:
+    pipe = Pipeline("sums", version="1")
+    pipe.input("sales", schema="shop string, amount int", **options)  # type: ignore[arg-type]
+    pipe.combine("totals", "sales", by=["shop"], sum=["amount"], count="n")
+
+    @pipe.result("report", order_by=["shop"])
+    def report(totals: DataFrame) -> DataFrame:
+        return totals.select("shop", "amount", "n")
+
+    return pipe
+
+
+def expected_sums() -> Counter[tuple[str, ...]]:
+    total: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for shop, amount in SALES:
+        total[shop] += amount
+        count[shop] += 1
+    return Counter((shop, str(total[shop]), str(count[shop])) for shop in total)
+
+
+def test_a_combine_over_many_batches_equals_the_sum_by_hand(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "sales.csv", SALES)
+    report = sums_pipeline().run(
+        spark,
+        inputs={"sales": tmp_path / "sales.csv"},
+        state=tmp_path / "state",
+        out=tmp_path / "out",
+        config=SMALL,
+    )
+    assert report.batches >= 2
+    assert report.rows == len(SALES)
+    assert rows_of(tmp_path / "out" / "report.csv") == expected_sums()
+    assert verify(tmp_path / "state", tmp_path / "out").findings == ()
+
+
+@pytest.mark.parametrize("fmt", ["json", "parquet"])
+def test_other_formats_give_the_same_answer(spark: SparkSession, tmp_path: Path, fmt: str) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / f"sales.{fmt}"
+    if fmt == "json":
+        path.write_text("".join(json.dumps({"shop": a, "amount": b}) + "\n" for a, b in SALES))
+    else:
+        shops, amounts = zip(*SALES, strict=True)
+        pq.write_table(pa.table({"shop": shops, "amount": amounts}), path)
+    pipe = sums_pipeline(format=fmt)
+    pipe.run(spark, inputs=tmp_path / "in", state=tmp_path / "state", out=tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "report.csv") == expected_sums()
+
+
+def test_binary_files_are_bound_by_reference(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in" / "images").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / "in" / "images" / f"{number}.bin").write_bytes(bytes([number]) * 1000)
+    pipe = Pipeline("sizes", version="1")
+    pipe.input("images", format="binaryFile")
+
+    @pipe.result("sizes", streamed=True)
+    def sizes(images: DataFrame) -> DataFrame:
+        return images.select(F.element_at(F.split("path", "/"), -1).alias("name"), "length")
+
+    pipe.run(spark, inputs=tmp_path / "in", state=tmp_path / "state", out=tmp_path / "out")
+    wanted = Counter((f"{n}.bin", "1000") for n in range(3))
+    assert rows_of(tmp_path / "out" / "sizes.csv") == wanted
+
+
+def test_a_frame_is_evaluated_once_and_a_shuffling_stage_doubles_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A source that gives another order and partitioning each time must not be asked again."""
+    evaluations = tmp_path / "evaluations"
+    evaluations.mkdir()
+    marks = str(evaluations)
+
+    def restless(batches):
+        import os
+        import uuid
+
+        with open(os.path.join(marks, uuid.uuid4().hex), "w"):
+            pass
+        yield from batches
+
+    def frame(partitions: int) -> DataFrame:
+        base = spark.range(200).orderBy(F.rand()).repartition(partitions)
+        return base.mapInArrow(restless, "id long")
+
+    pipe = Pipeline("frames", version="1")
+    pipe.input("numbers", schema="id long")
+
+    @pipe.stage(durable=True)
+    def shuffled(numbers: DataFrame) -> DataFrame:
+        return numbers.repartition(3)
+
+    @pipe.result("all", order_by=["id"])
+    def all_numbers(shuffled: DataFrame) -> DataFrame:
+        return shuffled
+
+    state, out = tmp_path / "state", tmp_path / "out"
+    small = Config(batch_bytes=1)
+    pipe.run(spark, inputs={"numbers": frame(4)}, state=state, out=out, config=small)
+    once = len(list(evaluations.iterdir()))
+    assert 1 <= once <= 4
+    assert rows_of(out / "all.csv") == Counter((str(n),) for n in range(200))
+    again = pipe.run(spark, inputs={"numbers": frame(7)}, state=state, out=out, config=small)
+    assert again.already_done
+    assert len(list(evaluations.iterdir())) == once
+
+
+def test_two_durable_stages_and_a_join_after_the_barrier(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "sales.csv", SALES)
+    (tmp_path / "shops.csv").write_text('shop,title\na,"Anchor, North"\nb,Bay\nc,Cove\n')
+    (tmp_path / "bonus.csv").write_text("shop,extra\na,100\n")
+    pipe = Pipeline("segments", version="1")
+    pipe.input("sales", schema="shop string, amount int")
+    pipe.input("bonus", schema="shop string, extra int")
+    pipe.input("shops", schema="shop string, title string", whole=True)
+
+    @pipe.stage(durable=True)
+    def named(sales: DataFrame, shops: DataFrame) -> DataFrame:
+        return sales.join(shops, "shop")
+
+    @pipe.stage(durable=True)
+    def doubled(named: DataFrame) -> DataFrame:
+        return named.withColumn("amount", F.col("amount") * 2)
+
+    pipe.combine("totals", "doubled", by=["shop", "title"], sum=["amount"])
+
+    @pipe.result("report", order_by=["title"])
+    def report(totals: DataFrame, bonus: DataFrame) -> DataFrame:
+        joined = totals.join(bonus, "shop", "left").na.fill(0)
+        return joined.selectExpr("title", "amount + extra as total")
+
+    assert [len(s.outputs) for s in pipe.spec().segments] == [2, 1, 1]
+    pipe.run(
+        spark,
+        inputs={name: tmp_path / f"{name}.csv" for name in ("sales", "bonus", "shops")},
+        state=tmp_path / "state",
+        out=tmp_path / "out",
+        config=SMALL,
+    )
+    total: Counter[str] = Counter()
+    for shop, amount in SALES:
+        total[shop] += 2 * amount
+    wanted = Counter(
+        {
+            ("Anchor, North", str(total["a"] + 100)): 1,
+            ("Bay", str(total["b"])): 1,
+            ("Cove", str(total["c"])): 1,
+        }
+    )
+    assert rows_of(tmp_path / "out" / "report.csv") == wanted
+    assert verify(tmp_path / "state").findings == ()
+
+
+def test_a_table_without_rows_gives_an_empty_result(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("shop,amount\n")
+    sums_pipeline().run(
+        spark, inputs={"sales": tmp_path / "sales.csv"}, state=tmp_path / "s", out=tmp_path / "o"
+    )
+    assert (tmp_path / "o" / "report.csv").read_text() == "shop,amount,n\n"
+
+
+def test_each_batch_reads_its_input_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Three outputs from one table; the rows that passed the source are the rows of the file."""
+    reads = tmp_path / "reads"
+    reads.mkdir()
+    marks = str(reads)
+    write_csv(tmp_path / "sales.csv", SALES)
+    pipe = Pipeline("once", version="1")
+    pipe.input("sales", schema="shop string, amount int")
+
+    def counted(batches):
+        import os
+        import uuid
+
+        for batch in batches:
+            with open(os.path.join(marks, uuid.uuid4().hex), "w") as file:
+                file.write(str(batch.num_rows))
+            yield batch
+
+    @pipe.stage
+    def seen(sales: DataFrame) -> DataFrame:
+        return sales.mapInArrow(counted, "shop string, amount int")
+
+    @pipe.result("large", streamed=True)
+    def large(seen: DataFrame) -> DataFrame:
+        return seen.where("amount > 4")
+
+    @pipe.result("small", streamed=True)
+    def small(seen: DataFrame) -> DataFrame:
+        return seen.where("amount <= 4")
+
+    pipe.combine("totals", seen, by=["shop"], sum=["amount"])
+
+    @pipe.result("report")
+    def report(totals: DataFrame) -> DataFrame:
+        return totals
+
+    ran = pipe.run(
+        spark, inputs={"sales": tmp_path / "sales.csv"}, state=tmp_path / "s", out=tmp_path / "o"
+    )
+    assert sum(int(path.read_text()) for path in reads.iterdir()) == len(SALES) == ran.rows
+    both = rows_of(tmp_path / "o" / "large.csv") + rows_of(tmp_path / "o" / "small.csv")
+    assert both == Counter((shop, str(amount)) for shop, amount in SALES)
+
+
+def test_bad_rows_fail_the_run_with_file_and_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "sales.csv").write_text("shop,amount\na,1\nb,none\nc,3\n")
+    inputs = {"sales": tmp_path / "sales.csv"}
+    with pytest.raises(RunFailed) as caught:
+        sums_pipeline().run(spark, inputs=inputs, state=tmp_path / "s")
+    cause = caught.value.__cause__
+    assert isinstance(cause, BadRows)
+    assert (cause.path, cause.line) == (str(tmp_path / "sales.csv"), 3)
+    (run,) = describe(tmp_path / "s")
+    assert run.state == "FAILED"
+
+
+@pytest.mark.parametrize("fmt", ["csv", "json"])
+def test_quarantine_keeps_bad_rows_aside_and_counts_them(
+    spark: SparkSession, tmp_path: Path, fmt: str
+) -> None:
+    path = tmp_path / f"sales.{fmt}"
+    if fmt == "csv":
+        path.write_text("shop,amount\na,1\nb,none\nc,3\nd\n")
+    else:
+        path.write_text('{"shop":"a","amount":1}\n{"shop":\n{"shop":"c","amount":3}\nnope\n')
+    pipe = sums_pipeline(format=fmt, on_bad_rows="quarantine")
+    report = pipe.run(spark, inputs={"sales": path}, state=tmp_path / "s", out=tmp_path / "o")
+    assert report.bad_rows == 2
+    assert rows_of(tmp_path / "o" / "report.csv") == Counter(
+        {("a", "1", "1"): 1, ("c", "3", "1"): 1}
+    )
+    with look(tmp_path / "s") as (directory, store):
+        files = store.read_manifest(run_id_of(pipe.spec()), "_bad_rows.sales")
+        kept = [row for f in files for row in pq.read_table(directory.root / f.path).to_pylist()]
+    if fmt == "csv":
+        assert sorted((row["_hf_line"], row["_hf_raw"]) for row in kept) == [
+            (3, "b,none"),
+            (5, "d"),
+        ]
+
+
+def test_bad_json_fails_with_its_line(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "sales.json"
+    path.write_text('{"shop":"a","amount":1}\n{"shop":"b","amount":"none"}\n')
+    with pytest.raises(RunFailed) as caught:
+        sums_pipeline(format="json").run(spark, inputs={"sales": path}, state=tmp_path / "s")
+    cause = caught.value.__cause__
+    assert isinstance(cause, BadRows)
+    assert cause.line == 2
+
+
+def test_a_wrong_header_is_refused_before_anything_is_bound(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "sales.csv").write_text("amount,shop\n1,a\n")
+    with pytest.raises(HeaderWrong):
+        sums_pipeline().run(spark, inputs={"sales": tmp_path / "sales.csv"}, state=tmp_path / "s")
+
+
+def test_a_rewritten_input_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The checksum of the bytes that are parsed is compared, whatever size and time say."""
+    path = tmp_path / "sales.csv"
+    write_csv(path, SALES)
+    pipe = Pipeline("changing", version="1")
+    pipe.input("sales", schema="shop string, amount int")
+
+    @pipe.result("all", streamed=True)
+    def everything(sales: DataFrame) -> DataFrame:
+        # Runs in the driver after the binding and before the job: the moment of the change.
+        path.write_text(path.read_text().replace("a,9", "a,8"))
+        return sales
+
+    with pytest.raises(InputChanged):
+        pipe.run(spark, inputs={"sales": path}, state=tmp_path / "s")
+
+
+def test_a_stage_with_an_unknown_column_names_the_users_line(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "sales.csv", SALES)
+    pipe = Pipeline("broken", version="1")
+    pipe.input("sales", schema="shop string, amount int")
+
+    @pipe.result("all", streamed=True)
+    def everything(sales: DataFrame) -> DataFrame:
+        return sales.select("shoop")
+
+    with pytest.raises(RunFailed) as caught:
+        pipe.run(spark, inputs={"sales": tmp_path / "sales.csv"}, state=tmp_path / "s")
+    cause = caught.value.__cause__
+    assert isinstance(cause, StageInvalid)
+    assert Path(__file__).name in cause.where
+    assert "shoop" in cause.error
+
+
+def test_a_stage_that_raises_in_a_worker_names_the_users_line(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "sales.csv", SALES)
+    pipe = Pipeline("raising", version="1")
+    pipe.input("sales", schema="shop string, amount int")
+
+    @pipe.result("all", streamed=True)
+    def everything(sales: DataFrame) -> DataFrame:
+        def explode(batches):
+            raise ValueError("no such luck")
+            yield from batches
+
+        return sales.mapInArrow(explode, "shop string")
+
+    with pytest.raises(RunFailed) as caught:
+        pipe.run(spark, inputs={"sales": tmp_path / "sales.csv"}, state=tmp_path / "s")
+    assert "STAGE_FAILED" in caught.value.reason
+    assert "ValueError: no such luck" in caught.value.reason
+    assert Path(__file__).name in caught.value.reason
+    (run,) = describe(tmp_path / "s")
+    assert run.failures == 3
+
+
+def test_a_changed_schema_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    write_csv(tmp_path / "sales.csv", SALES)
+    inputs = {"sales": tmp_path / "sales.csv"}
+    sums_pipeline().run(spark, inputs=inputs, state=tmp_path / "s")
+    other = Pipeline("sums", version="1")
+    other.input("sales", schema="shop string, amount bigint")
+    other.combine("totals", "sales", by=["shop"], sum=["amount"], count="n")
+
+    @other.result("report", order_by=["shop"])
+    def report(totals: DataFrame) -> DataFrame:
+        return totals
+
+    with pytest.raises(StateMismatch) as caught:
+        other.run(spark, inputs=inputs, state=tmp_path / "s")
+    assert caught.value.what == "input sales changed"
+
+
+def test_inputs_must_name_declared_tables(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UsageInvalid):
+        sums_pipeline().run(spark, inputs={"sale": tmp_path}, state=tmp_path / "s")
+    with pytest.raises(UsageInvalid):
+        sums_pipeline().run(spark, inputs={}, state=tmp_path / "t")
+
+
+def test_pipe_test_computes_results_from_rows(spark: SparkSession) -> None:
+    found = sums_pipeline().test({"sales": SALES}, spark)
+    rows = Counter((r["shop"], str(r["amount"]), str(r["n"])) for r in found["report"].collect())
+    assert rows == expected_sums()
+
+
+def test_check_combine_catches_an_average(spark: SparkSession) -> None:
+    pipe = sums_pipeline()
+    pipe.combine(
+        "mean",
+        "sales",
+        partial=lambda rows: rows.groupBy("shop").agg(F.avg("amount").alias("amount")),
+        merge=lambda rows: rows.groupBy("shop").agg(F.avg("amount").alias("amount")),
+    )
+    first = spark.createDataFrame(SALES[:2], "shop string, amount int")
+    second = spark.createDataFrame(SALES[2:5], "shop string, amount int")
+    check_combine(pipe, "totals", first, second)
+    with pytest.raises(AssertionError, match="depends on how its input is cut"):
+        check_combine(pipe, "mean", first, second)

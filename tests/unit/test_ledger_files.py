@@ -1,0 +1,335 @@
+"""Segments, settled files, owners, and the file ledger that puts them together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import Damaged, LedgerMismatch, StorageFailed, StoreNewer, UsageInvalid
+from holdfast.ledger import compact, database, file_ledger
+from holdfast.ledger.contract import Claim, Limit, Outcome, Slot, SlotHash, Status
+from holdfast.ledger.file_ledger import FileLedger, ledger_path
+from holdfast.ledger.segment import (
+    Entry,
+    SegmentWriter,
+    decode_entry,
+    encode_entry,
+    read_entry,
+    read_segment,
+)
+from holdfast.ledger.settled import Layout, SettledFile, table_of, write_settled
+from holdfast.testing.ledgers import bought, claim, make_slot, make_step
+
+SLOT = Slot(SlotHash(b"h" * 16), 3, "key", b"i" * 16)
+
+
+def entry(number: int, answer: bytes = b"answer") -> Entry:
+    hash_ = SlotHash(number.to_bytes(16, "big"))
+    return Entry(bought(Slot(hash_, 1, str(number), b"i" * 16), answer), number)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Entry(Outcome(SLOT, Status.BOUGHT, b"", attempts=3, cost_micros=7, recorded_ms=9), 11),
+        Entry(Outcome(SLOT, Status.PARKED, None, "why \u00fc"), 0),
+        Entry(Outcome(SLOT, Status.FAILED, None, "no", dead_letter=True), 1 << 40),
+        Entry(Outcome(SLOT, Status.BOUGHT), 1, "blobname"),
+    ],
+)
+def test_entry_round_trip(one: Entry) -> None:
+    assert decode_entry(encode_entry(one)) == one
+
+
+def test_entry_golden_bytes() -> None:
+    """The format of a released version never changes under the same number."""
+    one = Entry(Outcome(SLOT, Status.PARKED, b"a", "r", 2, 3, 4, True), 5)
+    assert encode_entry(one).hex() == (
+        "68686868686868686868686868686868"
+        "69696969696969696969696969696969"
+        "03000000"
+        "01"
+        "03"
+        "02000000"
+        "0300000000000000"
+        "0400000000000000"
+        "0500000000000000"
+        "03000000"
+        "01000000"
+        "6b6579"
+        "72"
+        "61"
+    )
+
+
+def segment(tmp_path: Path, count: int) -> tuple[Path, list[int]]:
+    path = tmp_path / "o-1.seg"
+    writer = SegmentWriter(path, ledger_id="L", owner="o", number=1)
+    ends = [writer.end]
+    for number in range(count):
+        writer.append([entry(number)])
+        ends.append(writer.end)
+    writer.close()
+    return path, ends
+
+
+def test_segment_torn_at_every_byte(tmp_path: Path) -> None:
+    """Whatever is left of the last frame, all frames before it are read, and nothing else."""
+    path, ends = segment(tmp_path, 3)
+    data = path.read_bytes()
+    for length in range(ends[0], len(data) + 1):
+        path.write_bytes(data[:length])
+        found = [placed.entry for placed in read_segment(path, ledger_id="L")]
+        assert found == [entry(n) for n in range(sum(end <= length for end in ends[1:]))]
+        if length < ends[3]:
+            with pytest.raises(Damaged):
+                list(read_segment(path, ledger_id="L", at_least=ends[3]))
+
+
+def test_segment_every_bit_flip(tmp_path: Path) -> None:
+    """A flip is an error, or cuts off the last frame, which then is in doubt; never another value."""
+    path, ends = segment(tmp_path, 3)
+    data = path.read_bytes()
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(Damaged):
+            list(read_segment(path, ledger_id="L", at_least=ends[3]))
+        if bit // 8 >= ends[2]:
+            found = [placed.entry for placed in read_segment(path, ledger_id="L")]
+            assert found == [entry(0), entry(1)]
+
+
+def test_segment_of_another_ledger_or_a_newer_format(tmp_path: Path, monkeypatch) -> None:
+    path, _ = segment(tmp_path, 1)
+    with pytest.raises(Damaged):
+        list(read_segment(path, ledger_id="other"))
+    monkeypatch.setattr("holdfast.ledger.segment.FORMAT", 0)
+    with pytest.raises(StoreNewer):
+        list(read_segment(path, ledger_id="L"))
+
+
+def test_read_entry_checks_its_frame(tmp_path: Path) -> None:
+    path, _ = segment(tmp_path, 2)
+    placed = list(read_segment(path, ledger_id="L"))
+    assert read_entry(path, placed[1].place) == entry(1)
+    data = bytearray(path.read_bytes())
+    data[placed[1].place.position + 30] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Damaged):
+        read_entry(path, placed[1].place)
+
+
+def test_writer_stops_after_a_failed_fsync(tmp_path: Path, monkeypatch) -> None:
+    """A failed fsync is never tried again."""
+    writer = SegmentWriter(tmp_path / "o-1.seg", ledger_id="L", owner="o", number=1)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(StorageFailed):
+        writer.append([entry(1)])
+    monkeypatch.undo()
+    with pytest.raises(StorageFailed):
+        writer.append([entry(2)])
+
+
+def test_settled_every_bit_flip(tmp_path: Path) -> None:
+    """Every flip of a settled file is found when the file is opened or the group is read."""
+    path = tmp_path / "s.parquet"
+    layout = write_settled(path, [table_of([entry(n) for n in range(3)])])
+    data = path.read_bytes()
+    for bit in range(0, len(data) * 8, 3):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(Damaged):
+            SettledFile(path, layout).hashes(0)
+
+
+def test_settled_layout_and_lookup(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("holdfast.ledger.settled.GROUP_ROWS", 10)
+    path = tmp_path / "s.parquet"
+    layout = write_settled(path, [table_of([entry(n * 2) for n in range(95)])])
+    assert Layout.from_text(layout.to_text()) == layout
+    assert [group.rows for group in layout.groups] == [10] * 9 + [5]
+    file = SettledFile(path, layout)
+    assert file.group_of(entry(20).outcome.slot.hash) == 1
+    assert file.entries(1, [0])[0].outcome == entry(20).outcome
+
+
+def open_at(path: Path) -> FileLedger:
+    return FileLedger(f"file://{path}/ledger")
+
+
+def buy(ledger: FileLedger, keys: list[str]) -> list[Slot]:
+    step = make_step(ledger)
+    slots = [make_slot(step, key) for key in keys]
+    claim(ledger, slots)
+    ledger.settle([bought(slot, f"answer {slot.key}".encode()) for slot in slots])
+    return slots
+
+
+def test_relative_and_foreign_urls_are_refused(tmp_path: Path) -> None:
+    for url in ("ledger", "file:ledger", "./x", "s3://bucket/x", "file://host/x"):
+        with pytest.raises(UsageInvalid):
+            ledger_path(url)
+    assert ledger_path(f"file://{tmp_path}/a%20b") == tmp_path / "a b"
+    assert ledger_path(str(tmp_path)) == tmp_path
+
+
+def test_compaction_moves_merges_and_loses_nothing(tmp_path: Path, monkeypatch) -> None:
+    """Many small segments, compacted and merged: every answer is found once, wherever it is."""
+    monkeypatch.setattr(file_ledger, "SEGMENT_BYTES", 500)
+    monkeypatch.setattr(compact, "MERGE_FILES", 3)
+    monkeypatch.setattr(compact, "MERGE_ROWS", 7)
+    ledger = open_at(tmp_path)
+    slots: list[Slot] = []
+    for round_ in range(12):
+        slots += buy(ledger, [f"{round_}-{n}" for n in range(5)])
+        ledger.flush()
+        ledger.compact()
+        view = ledger.lookup([slot.hash for slot in slots])
+        assert {view.outcomes[s.hash].answer for s in slots} == {
+            f"answer {s.key}".encode() for s in slots
+        }
+    ledger.close()
+    assert 1 <= len(list((tmp_path / "ledger/settled").iterdir())) < 5
+    assert not list((tmp_path / "ledger/owners").iterdir())
+
+
+def test_a_claim_from_before_a_compaction_is_refused(tmp_path: Path) -> None:
+    """Looked up, bought by another, compacted, then claimed: that would buy it twice."""
+    slow, quick = open_at(tmp_path), open_at(tmp_path)
+    slot = make_slot(make_step(slow), "k")
+    seen = slow.lookup([slot.hash])
+    buy(quick, ["k"])
+    quick.close()
+    slow.compact()
+    assert not slow.claim([Claim(slot)], generation=seen.generation, limit=Limit()).attempts
+    assert slow.lookup([slot.hash]).outcomes[slot.hash].answer == b"answer k"
+    slow.close()
+
+
+def test_large_answers_go_to_blobs(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(file_ledger, "BLOB_BYTES", 4)
+    ledger = open_at(tmp_path)
+    (slot,) = buy(ledger, ["k"])
+    ledger.flush()
+    assert ledger.lookup([slot.hash]).outcomes[slot.hash].answer == b"answer k"
+    (blob,) = (tmp_path / "ledger/blobs").iterdir()
+    blob.write_bytes(b"other")
+    with pytest.raises(Damaged):
+        ledger.lookup([slot.hash])
+    blob.unlink()
+    with pytest.raises(Damaged):
+        ledger.lookup([slot.hash])
+    ledger.close()
+
+
+def test_another_ledger_is_refused(tmp_path: Path) -> None:
+    ledger = open_at(tmp_path)
+    with pytest.raises(LedgerMismatch):
+        FileLedger(f"file://{tmp_path}/ledger", create=False, expected_id="x")
+    with pytest.raises(LedgerMismatch):
+        FileLedger(f"file://{tmp_path}/nowhere", create=False, expected_id=ledger.id)
+    ledger.close()
+
+
+def test_lost_pieces_are_damage(tmp_path: Path) -> None:
+    """A missing database, segment or lock file is an error, never a fresh start."""
+    ledger = open_at(tmp_path)
+    (slot,) = buy(ledger, ["k"])
+    ledger.flush()
+    (segment_file,) = (tmp_path / "ledger/segments").iterdir()
+    kept = segment_file.read_bytes()
+    segment_file.unlink()
+    with pytest.raises(Damaged):
+        ledger.lookup([slot.hash])
+    segment_file.write_bytes(kept)
+    ledger.abandon()
+    other = open_at(tmp_path)
+    (lock,) = (tmp_path / "ledger/owners").iterdir()
+    lock.rename(tmp_path / "away")
+    with pytest.raises(Damaged):
+        other.tidy()
+    (tmp_path / "away").rename(lock)
+    other.tidy()
+    other.close()
+    (tmp_path / "ledger/ledger.sqlite").unlink()
+    with pytest.raises(Damaged):
+        open_at(tmp_path)
+
+
+def test_a_store_that_lost_transactions_is_damage(tmp_path: Path) -> None:
+    """An older copy of the database beside a newer segment is seen."""
+    ledger = open_at(tmp_path)
+    buy(ledger, ["a"])
+    with ledger._database.transaction():
+        ledger._database.set_meta("change", 0)
+    ledger.abandon()
+    other = open_at(tmp_path)
+    with pytest.raises(Damaged):
+        other.tidy()
+    other.close()
+
+
+def test_an_unknown_segment_with_answers_is_damage(tmp_path: Path) -> None:
+    ledger = open_at(tmp_path)
+    buy(ledger, ["a"])
+    ledger.flush()
+    (segment_file,) = (tmp_path / "ledger/segments").iterdir()
+    (tmp_path / f"ledger/segments/{'0' * 32}-1.seg").write_bytes(segment_file.read_bytes())
+    with pytest.raises(Damaged):
+        ledger.compact()
+
+
+def test_a_newer_database_is_refused(tmp_path: Path) -> None:
+    ledger = open_at(tmp_path)
+    ledger._database._connection.pragma("user_version", database.FORMAT + 1)
+    ledger.close()
+    with pytest.raises(StoreNewer):
+        open_at(tmp_path)
+
+
+def test_an_altered_row_is_found(tmp_path: Path) -> None:
+    ledger = open_at(tmp_path)
+    (slot,) = buy(ledger, ["k"])
+    ledger.flush()
+    ledger.verify()
+    ledger._database._connection.execute("UPDATE slot SET position = position + 1")
+    with pytest.raises(Damaged):
+        ledger.verify()
+    with pytest.raises(Damaged):
+        ledger.lookup([slot.hash])
+
+
+def test_old_sqlite_is_refused(monkeypatch) -> None:
+    from holdfast.errors import DependencyMissing
+
+    monkeypatch.setattr("apsw.sqlite_lib_version", lambda: "3.51.2")
+    with pytest.raises(DependencyMissing):
+        database.require_sqlite()
+
+
+def test_a_forked_child_does_not_keep_a_dead_owner_alive(tmp_path: Path) -> None:
+    """The child has a copy of the lock's descriptor; it must not count."""
+    ledger = open_at(tmp_path)
+    buy(ledger, ["k"])
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    ledger.abandon()
+    other = open_at(tmp_path)
+    assert other.reap([1])
+    os.close(write)
+    os.waitpid(child, 0)
+    other.close()

@@ -1,0 +1,101 @@
+"""The pure decisions of the paid call."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import ProviderBusy, StepChanged
+from holdfast.ledger.contract import OpenSlot, Outcome, Slot, Status, inputs_hash, slot_hash
+from holdfast.ledger.rules import (
+    Move,
+    Policy,
+    backoff_s,
+    fingerprint_decision,
+    next_move,
+    trouble_of,
+)
+
+SLOT = Slot(slot_hash(1, "k"), 1, "k", inputs_hash(b"now"))
+OTHER = inputs_hash(b"before")
+
+
+def outcome(inputs: bytes = SLOT.inputs, status: Status = Status.BOUGHT) -> Outcome:
+    return Outcome(Slot(SLOT.hash, 1, "k", inputs), status, b"a")
+
+
+def open_slot(owner: int | None, attempts: int = 1, inputs: bytes = SLOT.inputs) -> OpenSlot:
+    return OpenSlot(owner, attempts, inputs)
+
+
+@pytest.mark.parametrize(
+    ("known", "policy", "move"),
+    [
+        (None, Policy(), Move.CLAIM),
+        (outcome(), Policy(), Move.REUSE),
+        (outcome(status=Status.PARKED), Policy(), Move.REUSE),
+        (outcome(status=Status.FAILED), Policy(), Move.REUSE),
+        (outcome(OTHER), Policy(), Move.INPUT_CHANGED),
+        (outcome(OTHER), Policy(input_change="keep"), Move.REUSE),
+        (outcome(OTHER), Policy(input_change="new"), Move.OTHER_SLOT),
+        (open_slot(7), Policy(), Move.WAIT),
+        (open_slot(7), Policy(unknown="park"), Move.WAIT),
+        (open_slot(7, inputs=OTHER), Policy(), Move.INPUT_CHANGED),
+        (open_slot(None), Policy(), Move.CLAIM),
+        (open_slot(None, 2), Policy(), Move.CLAIM_ALONE),
+        (open_slot(None, 5), Policy(), Move.PARK),
+        (open_slot(None), Policy(unknown="park"), Move.PARK),
+        (open_slot(None), Policy(unknown="reconcile"), Move.RECONCILE),
+        (open_slot(None, 5), Policy(unknown="reconcile"), Move.PARK),
+    ],
+)
+def test_next_move(known: Outcome | OpenSlot | None, policy: Policy, move: Move) -> None:
+    assert next_move(SLOT, known, policy) is move
+
+
+class Http(Exception):
+    def __init__(self, status: int, headers: dict[str, str] | None = None) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status_code, self.headers = status, headers or {}
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable", "unknown", "after"),
+    [
+        (ProviderBusy(reason="slow down", retry_after_s=3.0), True, False, 3.0),
+        (TimeoutError(), True, True, 0.0),
+        (ConnectionResetError(), True, True, 0.0),
+        (Http(429, {"Retry-After": "7"}), True, False, 7.0),
+        (Http(503, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}), True, False, 0.0),
+        (Http(400), False, False, 0.0),
+        (ValueError("no"), False, False, 0.0),
+    ],
+)
+def test_trouble(error: Exception, retryable: bool, unknown: bool, after: float) -> None:
+    trouble = trouble_of(error, None)
+    assert (trouble.retryable, trouble.unknown, trouble.retry_after_s) == (
+        retryable,
+        unknown,
+        after,
+    )
+
+
+def test_trouble_marked_by_the_user() -> None:
+    assert trouble_of(ValueError("x"), lambda error: isinstance(error, ValueError)).retryable
+
+
+def test_backoff_grows_is_bounded_and_honours_the_provider() -> None:
+    waits = [backoff_s(attempt, seed=b"s") for attempt in range(1, 30)]
+    assert 0.25 <= waits[0] <= 0.5
+    assert max(waits) <= 60.0
+    assert waits[5] > waits[0]
+    assert backoff_s(1, seed=b"s", retry_after_s=100.0) == 100.0
+    assert backoff_s(1, seed=b"a") != backoff_s(1, seed=b"b")
+
+
+def test_fingerprint() -> None:
+    assert fingerprint_decision("s", {"a": "1"}, {"a": "1"}, "refuse") == "same"
+    assert fingerprint_decision("s", {"a": "1"}, {"a": "2"}, "keep") == "keep"
+    assert fingerprint_decision("s", {"a": "1"}, {"a": "2"}, "new") == "new"
+    with pytest.raises(StepChanged) as caught:
+        fingerprint_decision("s", {"a": "1", "gone": "x"}, {"a": "2", "came": "y"}, "refuse")
+    assert caught.value.fields == "a, came, gone"
