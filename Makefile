@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo check test crash lock clean
+.PHONY: help setup demo check test crash crash-full lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ test: $(STAMP) ## All tests but the crash loop
 
 crash: $(STAMP) ## Kill at every crash point, recover, compare
 	$(BIN)/pytest tests/crash -q -s
+
+crash-full: $(STAMP) ## The crash loop with every pair of crashes: about an hour
+	HOLDFAST_PAIR_STRIDE=1 $(BIN)/pytest tests/crash/test_engine_crash.py -q -s
 
 lock: $(STAMP) ## Resolve the developers' environment anew
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --group dev --group build -o requirements/dev.lock pyproject.toml

@@ -8,11 +8,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
     from holdfast.pipeline import Pipeline
+    from holdfast.spark.pay_once import Budget, Limits, OnTrouble, pay_once
 
 __version__ = "0.1.0"
-__all__ = ["HoldfastError", "Pipeline", "__version__"]
+__all__ = [
+    "Budget",
+    "HoldfastError",
+    "Limits",
+    "OnTrouble",
+    "Pipeline",
+    "__version__",
+    "pay_once",
+]
 
-_HOMES = {"HoldfastError": "holdfast.errors", "Pipeline": "holdfast.pipeline"}
+_HOMES = {
+    "Budget": "holdfast.spark.pay_once",
+    "HoldfastError": "holdfast.errors",
+    "Limits": "holdfast.spark.pay_once",
+    "OnTrouble": "holdfast.spark.pay_once",
+    "Pipeline": "holdfast.pipeline",
+    "pay_once": "holdfast.spark.pay_once",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -46,7 +46,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, ClassVar, cast
+from functools import partial
+from typing import Any, ClassVar, cast, dataclass_transform
 
 _WIRE_MARK = "HOLDFAST_ERROR "
 
@@ -60,12 +61,13 @@ class Blame(StrEnum):
     HOLDFAST = "holdfast"
 
 
-@dataclass(eq=False)
+@dataclass_transform(eq_default=False)
 class HoldfastError(Exception):
     """Root of all errors raised on purpose.
 
     Cause and remedy stand in each subclass. `retryable` tells whether the same work may succeed
-    when it is simply done again.
+    when it is simply done again. Every subclass is a dataclass: its attributes are typed, and
+    given by name.
     """
 
     code: ClassVar[str] = "HOLDFAST"
@@ -73,9 +75,14 @@ class HoldfastError(Exception):
     retryable: ClassVar[bool] = False
     template: ClassVar[str] = "unspecified"
 
+    def __init_subclass__(cls) -> None:
+        """Make each kind of error a dataclass, compared by identity as exceptions are."""
+        super().__init_subclass__()
+        dataclass(eq=False)(cls)
+
     def facts(self) -> dict[str, Any]:
         """Return the typed attributes by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(cast(Any, self))}
 
     def __str__(self) -> str:
         """Return code and message, as one line."""
@@ -83,15 +90,11 @@ class HoldfastError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by class and attributes, so that child processes can hand errors over."""
-        return (_rebuild, (type(self), self.facts()))
+        return (partial(type(self), **self.facts()), ())
 
     def wire_text(self) -> str:
         """Return one line that carries the error through text (a log, a traceback)."""
         return _WIRE_MARK + json.dumps({"code": self.code, "facts": self.facts()})
-
-
-def _rebuild(cls: type[HoldfastError], facts: dict[str, Any]) -> HoldfastError:
-    return cls(**facts)
 
 
 def all_errors() -> dict[str, type[HoldfastError]]:
@@ -118,14 +121,12 @@ def from_text(text: str) -> HoldfastError | None:
         return None
 
 
-@dataclass(eq=False)
 class CallerError(HoldfastError):
     """The call, the pipeline or the command line is wrong. Correct it and call again."""
 
     blame: ClassVar[Blame] = Blame.CALLER
 
 
-@dataclass(eq=False)
 class PipelineInvalid(CallerError):
     """A pipeline was defined in a way that can never work. Change the definition."""
 
@@ -136,7 +137,6 @@ class PipelineInvalid(CallerError):
     remedy: str
 
 
-@dataclass(eq=False)
 class UsageInvalid(CallerError):
     """An argument, a path or an option is wrong. The message names it and what to give."""
 
@@ -146,7 +146,6 @@ class UsageInvalid(CallerError):
     remedy: str
 
 
-@dataclass(eq=False)
 class StateMismatch(CallerError):
     """A state directory was made by another pipeline, configuration or input set."""
 
@@ -158,7 +157,6 @@ class StateMismatch(CallerError):
     what: str
 
 
-@dataclass(eq=False)
 class ChunkConflict(CallerError):
     """An ordinal came again with other bytes. The run is unchanged; send it as a new chunk."""
 
@@ -175,7 +173,6 @@ class ChunkConflict(CallerError):
     sent: str
 
 
-@dataclass(eq=False)
 class EndConflict(CallerError):
     """END came with a count that contradicts what is known. The run is unchanged."""
 
@@ -191,7 +188,6 @@ class EndConflict(CallerError):
     sent: int
 
 
-@dataclass(eq=False)
 class RunGone(CallerError):
     """The run takes no more chunks: it is finished, cancelled or swept. Open a new run."""
 
@@ -201,7 +197,6 @@ class RunGone(CallerError):
     state: str
 
 
-@dataclass(eq=False)
 class StageFailed(CallerError):
     """A user's stage raised. The user's own line is named; Spark's frames are not shown.
 
@@ -216,7 +211,6 @@ class StageFailed(CallerError):
     error: str
 
 
-@dataclass(eq=False)
 class StageInvalid(CallerError):
     """Spark refused a user's stage before any row was read: an unknown column, a wrong type."""
 
@@ -227,7 +221,6 @@ class StageInvalid(CallerError):
     error: str
 
 
-@dataclass(eq=False)
 class StepChanged(CallerError):
     """A paid step is not the one whose answers the ledger holds. Nothing was called.
 
@@ -244,7 +237,6 @@ class StepChanged(CallerError):
     fields: str
 
 
-@dataclass(eq=False)
 class KeyInvalid(CallerError):
     """A row of a paid step has no key, so no answer could ever be found again for it."""
 
@@ -257,7 +249,6 @@ class KeyInvalid(CallerError):
     what: str
 
 
-@dataclass(eq=False)
 class CallInputChanged(CallerError):
     """A key came with other inputs than those its answer was bought for. Nothing was called.
 
@@ -274,7 +265,6 @@ class CallInputChanged(CallerError):
     key: str
 
 
-@dataclass(eq=False)
 class BudgetSpent(CallerError):
     """A paid step reached its cap. What was bought is recorded; raise the cap and run again."""
 
@@ -288,7 +278,6 @@ class BudgetSpent(CallerError):
     usd: str
 
 
-@dataclass(eq=False)
 class EnvironmentFailed(HoldfastError):
     """The machine cannot do it now. The run stays as it is; run again when the cause is gone."""
 
@@ -296,7 +285,6 @@ class EnvironmentFailed(HoldfastError):
     retryable: ClassVar[bool] = True
 
 
-@dataclass(eq=False)
 class StateBusy(EnvironmentFailed):
     """Another process works on this state directory. Wait for it, or end it by its pid."""
 
@@ -308,7 +296,6 @@ class StateBusy(EnvironmentFailed):
     pid: int
 
 
-@dataclass(eq=False)
 class DiskFull(EnvironmentFailed):
     """No room on the device. Nothing is lost; make room and run again."""
 
@@ -317,7 +304,6 @@ class DiskFull(EnvironmentFailed):
     path: str
 
 
-@dataclass(eq=False)
 class StorageFailed(EnvironmentFailed):
     """The operating system refused a read or write. Nothing is acknowledged after it."""
 
@@ -327,7 +313,6 @@ class StorageFailed(EnvironmentFailed):
     error: str
 
 
-@dataclass(eq=False)
 class JavaMissing(EnvironmentFailed):
     """Spark needs Java 17 or newer. Install it, or the extra `holdfast[java]`."""
 
@@ -339,7 +324,6 @@ class JavaMissing(EnvironmentFailed):
     found: str
 
 
-@dataclass(eq=False)
 class DependencyMissing(EnvironmentFailed):
     """An optional package is not installed, or is one that is known to lose data."""
 
@@ -349,7 +333,6 @@ class DependencyMissing(EnvironmentFailed):
     install: str
 
 
-@dataclass(eq=False)
 class SparkLost(EnvironmentFailed):
     """The Spark session died. What was committed stands; running again resumes."""
 
@@ -358,7 +341,6 @@ class SparkLost(EnvironmentFailed):
     error: str
 
 
-@dataclass(eq=False)
 class SparkNotStarted(EnvironmentFailed):
     """Spark did not start. Its log says why; the run is as it was."""
 
@@ -368,7 +350,6 @@ class SparkNotStarted(EnvironmentFailed):
     log: str
 
 
-@dataclass(eq=False)
 class Fenced(EnvironmentFailed):
     """Somebody else took over the work. This process must stop; it has changed nothing."""
 
@@ -382,7 +363,6 @@ class Fenced(EnvironmentFailed):
     epoch: int
 
 
-@dataclass(eq=False)
 class ClusterNeedsSharedState(EnvironmentFailed):
     """Executors on other machines cannot see a local directory. Use one that all share."""
 
@@ -396,7 +376,6 @@ class ClusterNeedsSharedState(EnvironmentFailed):
     path: str
 
 
-@dataclass(eq=False)
 class ProviderBusy(EnvironmentFailed):
     """The provider refused a call for now and did not charge it. For users' functions to raise.
 
@@ -409,7 +388,6 @@ class ProviderBusy(EnvironmentFailed):
     retry_after_s: float = 0.0
 
 
-@dataclass(eq=False)
 class CallFailed(EnvironmentFailed):
     """A paid call failed for good. The other rows' answers are recorded; run again to retry it."""
 
@@ -424,7 +402,6 @@ class CallFailed(EnvironmentFailed):
     attempts: int
 
 
-@dataclass(eq=False)
 class LedgerMismatch(EnvironmentFailed):
     """A task found another ledger than the job was made with: its path is not shared."""
 
@@ -439,14 +416,12 @@ class LedgerMismatch(EnvironmentFailed):
     wanted: str
 
 
-@dataclass(eq=False)
 class DataError(HoldfastError):
     """The bytes are not what they should be. Doing the same again gives the same."""
 
     blame: ClassVar[Blame] = Blame.DATA
 
 
-@dataclass(eq=False)
 class BadRows(DataError):
     """Rows that do not fit the declared schema. Correct them, or choose the quarantine policy."""
 
@@ -461,7 +436,6 @@ class BadRows(DataError):
     count: int
 
 
-@dataclass(eq=False)
 class HeaderWrong(DataError):
     """A CSV header differs from the declared columns. Correct the file or the schema."""
 
@@ -476,19 +450,15 @@ class HeaderWrong(DataError):
     wanted: str
 
 
-@dataclass(eq=False)
 class InputChanged(DataError):
     """An input file is not the one that was bound when the run began."""
 
     code: ClassVar[str] = "INPUT_CHANGED"
-    template: ClassVar[str] = (
-        "{path} {what} since the run began. Restore it, or use a new state directory."
-    )
+    template: ClassVar[str] = "{path} {what} since the run began. Restore it, or use a new state."
     path: str
     what: str
 
 
-@dataclass(eq=False)
 class Damaged(DataError):
     """A stored file is missing, cut or altered, and cannot be repaired. Restore a backup."""
 
@@ -498,20 +468,16 @@ class Damaged(DataError):
     what: str
 
 
-@dataclass(eq=False)
 class StoreNewer(DataError):
     """A newer Holdfast wrote this state. Upgrade; an older one would misread it."""
 
     code: ClassVar[str] = "STORE_NEWER"
-    template: ClassVar[str] = (
-        "{path} has format {found}, this Holdfast knows {known}. Upgrade Holdfast."
-    )
+    template: ClassVar[str] = "{path} has format {found}, not {known} or older. Upgrade Holdfast."
     path: str
     found: int
     known: int
 
 
-@dataclass(eq=False)
 class RunFailed(HoldfastError):
     """A run ended FAILED. The reason is that of its last attempt."""
 
@@ -524,7 +490,6 @@ class RunFailed(HoldfastError):
     reason: str
 
 
-@dataclass(eq=False)
 class InvariantViolated(HoldfastError):
     """Our own reasoning was wrong. The process stops before it can do harm; report it."""
 

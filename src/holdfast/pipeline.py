@@ -13,19 +13,22 @@ checked when it is defined, so a mistake is shown at the user's own line.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from holdfast._base.ids import digest
 from holdfast.config import DEFAULT, Config
 from holdfast.engine.graph import Node, NodeKind, Placed, compile_spec, place
 from holdfast.engine.spec import PipelineSpec
-from holdfast.errors import PipelineInvalid
+from holdfast.errors import PipelineInvalid, UsageInvalid
+from holdfast.intake.ddl import column_names
 from holdfast.intake.tables import BadRowPolicy, TableSpec
 
 if TYPE_CHECKING:
@@ -81,6 +84,7 @@ class Pipeline:
         self._placed: dict[str, Placed] = {}
         self._definitions: dict[str, Definition] = {}
         self._fingerprint: dict[str, str] = {"pipeline": digest(name)}
+        self._sources: dict[str, set[str]] = {}
         self._check_name(name)
 
     def input(
@@ -104,6 +108,8 @@ class Pipeline:
             self._refuse(f"input {name}: no format {format!r}", f"Use one of {_FORMATS}.")
         if format in _SCHEMA_FORMATS and not schema.strip():
             self._refuse(f"input {name} has no schema", "Give schema='column type, ...'.")
+        self._check_schema(name, schema)
+        self._check_list(name, senders=senders)
         if on_bad_rows not in list(BadRowPolicy):
             self._refuse(f"input {name}: on_bad_rows={on_bad_rows!r}", "Use fail or quarantine.")
         if not senders or len(set(senders)) != len(senders):
@@ -140,7 +146,7 @@ class Pipeline:
             name = function.__name__
             node = Node(name, NodeKind.STAGE, self._parents(name, function), durable=durable)
             self._add(node, Definition(function=function))
-            self._remember("stage", name, function, version, str(durable))
+            self._remember("stage", name, function, version, str(durable), *node.parents)
             return function
 
         return define if function is None else define(function)
@@ -165,7 +171,11 @@ class Pipeline:
         source's rows, `merge` from all partial rows. `merge` must give the same whether the
         rows were cut into batches or not; `holdfast.testing.check_combine` tries it.
         """
-        if (by is None) == (partial is None or merge is None):
+        self._check_list(name, by=by or (), sum=sum, min=min, max=max)
+        columns = by is not None and partial is None and merge is None
+        functions = partial is not None and merge is not None
+        functions = functions and by is None and not any((sum, min, max, count))
+        if not columns and not functions:
             what = f"combine {name} needs either by= or both partial= and merge="
             self._refuse(what, "Give by=[...] with sum=, min=, max=, count=, or two functions.")
         parent = source if isinstance(source, str) else _name_of(source)
@@ -197,12 +207,14 @@ class Pipeline:
         is DONE and void if it fails; right only for functions with f(a + b) = f(a) + f(b).
         `order_by` is the order of the exported file; ties go by the other columns.
         """
+        self._check_list(name, order_by=order_by)
 
         def define(function: F) -> F:
             parents = self._parents(name, function)
             node = Node(name, NodeKind.RESULT, parents, streamed=streamed, order_by=tuple(order_by))
             self._add(node, Definition(function=function))
-            self._remember("result", name, function, version, str(streamed), *order_by)
+            facts = (str(streamed), *order_by, "from", *parents)
+            self._remember("result", name, function, version, *facts)
             return function
 
         return define
@@ -262,6 +274,21 @@ class Pipeline:
         if not _NAME.fullmatch(name) or keyword.iskeyword(name):
             self._refuse(f"the name {name!r}", "Use letters, digits and _, up to 63, no keyword.")
 
+    def _check_list(self, name: str, **values: Sequence[str]) -> None:
+        """Refuse a bare word where a list is wanted: it would be taken letter by letter."""
+        for option, value in values.items():
+            if isinstance(value, str):
+                self._refuse(
+                    f"{name}: {option}={value!r} is one word", f"Use {option}=[{value!r}]."
+                )
+
+    def _check_schema(self, name: str, schema: str) -> None:
+        try:
+            if schema.strip():
+                column_names(schema)
+        except UsageInvalid as error:
+            self._refuse(f"input {name}: {error.what}", error.remedy)
+
     def _parents(self, name: str, function: Callable[..., Any]) -> tuple[str, ...]:
         parameters = tuple(inspect.signature(function).parameters)
         if not parameters:
@@ -306,7 +333,10 @@ class Pipeline:
         self._fingerprint[f"{kind} {name}"] = digest(*facts, version or "by source")
         if version is None:
             label, source = _source_of(function)
-            self._fingerprint[label] = digest(source)
+            # Two files, or two functions without one, may have the same name: both count.
+            sources = self._sources.setdefault(label, set())
+            sources.add(digest(source))
+            self._fingerprint[label] = digest(*sorted(sources))
 
     def _refuse(self, what: str, remedy: str) -> None:
         raise PipelineInvalid(pipeline=self.name, what=what, remedy=remedy)
@@ -318,11 +348,23 @@ def _name_of(source: Input | Callable[..., Any]) -> str:
 
 def _source_of(function: Callable[..., Any]) -> tuple[str, str]:
     """Return a label and the text that defines a function: its file, or itself in a notebook."""
+    while isinstance(function, functools.partial):
+        function = function.func
     try:
         path = inspect.getsourcefile(function)
         if path is not None and Path(path).is_file():
             return f"source of {Path(path).name}", Path(path).read_text(encoding="utf-8")
         return f"source of {function.__qualname__}", inspect.getsource(function)
     except (OSError, TypeError):
-        code = function.__code__
-        return f"source of {function.__qualname__}", repr((code.co_code, code.co_consts))
+        return f"source of {function.__qualname__}", _code_text(function.__code__)
+
+
+def _code_text(code: CodeType) -> str:
+    """Return what a function does, as text that is the same in the next process."""
+    constants = [
+        _code_text(value)
+        if isinstance(value, CodeType)
+        else repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
+        for value in code.co_consts
+    ]
+    return repr((code.co_code.hex(), code.co_names, code.co_varnames, constants))

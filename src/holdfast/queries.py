@@ -17,7 +17,15 @@ from holdfast.engine.barrier import is_complete, missing
 from holdfast.engine.state import StateDirectory, look
 from holdfast.engine.sweep import orphans
 from holdfast.store.contract import Store
-from holdfast.store.rows import ChunkKind, File, Run, RunState, SenderProgress, WorkKind
+from holdfast.store.rows import (
+    VOID_STATES,
+    ChunkKind,
+    File,
+    Run,
+    RunState,
+    SenderProgress,
+    WorkKind,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +171,12 @@ def _check_files(directory: StateDirectory, store: Store, run_id: RunId) -> list
     for file in _files(store, run_id):
         if problem := _problem(directory.root / file.path, file.size, file.checksum):
             found.append(f"{file.path} {problem}")
-    blobs = LocalBlobs(directory.blobs)
-    for chunk in store.list_chunks(run_id):
-        if chunk.kind is ChunkKind.BLOB:
-            path = Path(blobs.location(chunk.location))
-            if problem := _problem(path, chunk.size, chunk.checksum):
-                found.append(f"blob {chunk.location} {problem}")
+    uploads = [c for c in store.list_chunks(run_id) if c.kind is ChunkKind.BLOB]
+    blobs = LocalBlobs(directory.blobs) if uploads else None
+    for chunk in uploads:
+        path = Path(blobs.location(chunk.location) if blobs else "")
+        if problem := _problem(path, chunk.size, chunk.checksum):
+            found.append(f"blob {chunk.location} {problem}")
     return found
 
 
@@ -183,18 +191,25 @@ def _problem(path: Path, size: int, checksum: str) -> str | None:
 
 
 def _check_pieces(store: Store, run: Run) -> list[str]:
-    known = {file.path for file in _files(store, run.run_id)}
-    found = []
-    for result in store.read_series(run.run_id):
-        pieces = store.list_pieces(run.run_id, result.series)
+    """Compare the pieces of results with what each committed work said it appended."""
+    if run.state in VOID_STATES:
+        return []
+    works = store.list_work(run.run_id, committed=True)
+    names = {output for file in _files(store, run.run_id) if (output := file.output)}
+    found: list[str] = []
+    of_path: dict[str, str] = {}
+    for series in sorted(names):
+        pieces = store.list_pieces(run.run_id, series)
         ordinals = [piece.ordinal for piece in pieces]
         if ordinals != list(range(1, len(ordinals) + 1)):
-            found.append(f"the pieces of {result.series} have gaps")
-        found += [
-            f"piece {piece.ordinal} of {result.series} is in no manifest"
-            for piece in pieces
-            if piece.file.path not in known
-        ]
+            found.append(f"the pieces of {series} have gaps")
+        of_path |= {piece.file.path: series for piece in pieces}
+    for work in works:
+        files = store.read_work_files(work.plan.work_id)
+        bound = sum(file.path in of_path for file in files)
+        if bound != work.pieces:
+            name = work.plan.name or f"batch {work.plan.segment}.{work.number}"
+            found.append(f"{name} appended {work.pieces} pieces, {bound} are there")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The toy pipeline of the crash loop, driven on the Spark-free executor, for tests of the engine."""
+"""Small pipelines driven on the Spark-free executor, and looks behind the engine's back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from tests.crash.workloads import SMALL, make_pipeline, write_inputs
 
 from holdfast import Pipeline
 from holdfast._base.ids import RunId
@@ -23,7 +24,6 @@ from holdfast.store.contract import Store
 from holdfast.store.rows import Run
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.plain import PlainExecutor
-from tests.crash.workloads import SMALL, make_pipeline, write_inputs
 
 Before = Callable[[BatchWork | SeriesWork], None]
 Rows = list[dict[str, Any]]
@@ -129,7 +129,9 @@ def rows_of(root: Path, *, apart: tuple[str, ...] = ("lease",)) -> dict[str, lis
             for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
             if name not in apart and not name.startswith("sqlite_")
         ]
-        return {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}
+        return {
+            name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names
+        }
     finally:
         connection.close()
 

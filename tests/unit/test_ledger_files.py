@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Damaged, LedgerMismatch, StorageFailed, StoreNewer, UsageInvalid
-from holdfast.ledger import compact, database, file_ledger
+from holdfast.ledger import compact, database, file_ledger, merging
 from holdfast.ledger.contract import Claim, Limit, Outcome, Slot, SlotHash, Status
 from holdfast.ledger.file_ledger import FileLedger, ledger_path
 from holdfast.ledger.segment import (
@@ -89,7 +89,7 @@ def test_segment_torn_at_every_byte(tmp_path: Path) -> None:
 
 
 def test_segment_every_bit_flip(tmp_path: Path) -> None:
-    """A flip is an error, or cuts off the last frame, which then is in doubt; never another value."""
+    """A flip is an error, or cuts off the last frame, which is then in doubt."""
     path, ends = segment(tmp_path, 3)
     data = path.read_bytes()
     for bit in range(len(data) * 8):
@@ -103,7 +103,9 @@ def test_segment_every_bit_flip(tmp_path: Path) -> None:
             assert found == [entry(0), entry(1)]
 
 
-def test_segment_of_another_ledger_or_a_newer_format(tmp_path: Path, monkeypatch) -> None:
+def test_segment_of_another_ledger_or_a_newer_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, _ = segment(tmp_path, 1)
     with pytest.raises(Damaged):
         list(read_segment(path, ledger_id="other"))
@@ -123,7 +125,7 @@ def test_read_entry_checks_its_frame(tmp_path: Path) -> None:
         read_entry(path, placed[1].place)
 
 
-def test_writer_stops_after_a_failed_fsync(tmp_path: Path, monkeypatch) -> None:
+def test_writer_stops_after_a_failed_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed fsync is never tried again."""
     writer = SegmentWriter(tmp_path / "o-1.seg", ledger_id="L", owner="o", number=1)
 
@@ -151,7 +153,7 @@ def test_settled_every_bit_flip(tmp_path: Path) -> None:
             SettledFile(path, layout).hashes(0)
 
 
-def test_settled_layout_and_lookup(tmp_path: Path, monkeypatch) -> None:
+def test_settled_layout_and_lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.ledger.settled.GROUP_ROWS", 10)
     path = tmp_path / "s.parquet"
     layout = write_settled(path, [table_of([entry(n * 2) for n in range(95)])])
@@ -182,11 +184,13 @@ def test_relative_and_foreign_urls_are_refused(tmp_path: Path) -> None:
     assert ledger_path(str(tmp_path)) == tmp_path
 
 
-def test_compaction_moves_merges_and_loses_nothing(tmp_path: Path, monkeypatch) -> None:
+def test_compaction_moves_merges_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many small segments, compacted and merged: every answer is found once, wherever it is."""
     monkeypatch.setattr(file_ledger, "SEGMENT_BYTES", 500)
     monkeypatch.setattr(compact, "MERGE_FILES", 3)
-    monkeypatch.setattr(compact, "MERGE_ROWS", 7)
+    monkeypatch.setattr(merging, "MERGE_ROWS", 7)
     ledger = open_at(tmp_path)
     slots: list[Slot] = []
     for round_ in range(12):
@@ -215,7 +219,7 @@ def test_a_claim_from_before_a_compaction_is_refused(tmp_path: Path) -> None:
     slow.close()
 
 
-def test_large_answers_go_to_blobs(tmp_path: Path, monkeypatch) -> None:
+def test_large_answers_go_to_blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_ledger, "BLOB_BYTES", 4)
     ledger = open_at(tmp_path)
     (slot,) = buy(ledger, ["k"])
@@ -308,7 +312,7 @@ def test_an_altered_row_is_found(tmp_path: Path) -> None:
         ledger.lookup([slot.hash])
 
 
-def test_old_sqlite_is_refused(monkeypatch) -> None:
+def test_old_sqlite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.errors import DependencyMissing
 
     monkeypatch.setattr("apsw.sqlite_lib_version", lambda: "3.51.2")
@@ -321,15 +325,19 @@ def test_a_forked_child_does_not_keep_a_dead_owner_alive(tmp_path: Path) -> None
     ledger = open_at(tmp_path)
     buy(ledger, ["k"])
     read, write = os.pipe()
+    said, say = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(write)
+        os.write(say, b"x")
         os.read(read, 1)
         os._exit(0)
     os.close(read)
+    os.read(said, 1)  # it runs, so it has closed its copy
     ledger.abandon()
     other = open_at(tmp_path)
     assert other.reap([1])
-    os.close(write)
+    for descriptor in (write, said, say):
+        os.close(descriptor)
     os.waitpid(child, 0)
     other.close()

@@ -121,7 +121,7 @@ def test_a_result_leads_nowhere() -> None:
         {"by": ["shop"], "sum": ["amount"], "max": ["amount"]},
         {"by": ["shop"], "sum": ["amount"], "count": "amount"},
     ],
-    ids=str,
+    ids=lambda options: "+".join(options) or "nothing",
 )
 def test_a_combine_says_exactly_one_thing(options: dict[str, Any]) -> None:
     assert "combine c" in refused(lambda: pipeline().combine("c", "sales", **options)).what
@@ -341,10 +341,11 @@ def test_a_version_stands_for_the_source(tmp_path: Path) -> None:
     three = fingerprint(lambda p: p.stage(version="8")(module(path, EDITED).same))
     assert changes(one, two) == ""
     assert changes(one, three) == "stage same changed"
-    of_pipe = [
-        fingerprint(lambda p, t=text: p.stage(module(path, t).same), version=version)
-        for text, version in ((STAGES, "1"), (EDITED, "1"), (EDITED, "2"))
-    ]
+
+    def versioned(text: str, version: str) -> dict[str, str]:
+        return fingerprint(lambda p: p.stage(module(path, text).same), version=version)
+
+    of_pipe = [versioned(STAGES, "1"), versioned(EDITED, "1"), versioned(EDITED, "2")]
     assert changes(of_pipe[0], of_pipe[1]) == ""
     assert changes(of_pipe[0], of_pipe[2]) == "stage same changed"
 

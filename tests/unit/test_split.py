@@ -13,7 +13,7 @@ from pyarrow import csv
 
 from holdfast.errors import BadRows, HeaderWrong, InputChanged, StorageFailed
 from holdfast.intake import csv_rows, split
-from holdfast.intake.csv_rows import header_of, last_row_end, row_spans
+from holdfast.intake.csv_rows import header_of, last_row_end, line_ends_in, row_spans
 from holdfast.intake.split import Piece, split_file
 from holdfast.intake.tables import TableSpec
 
@@ -128,6 +128,19 @@ def test_a_row_end_is_never_found_inside_quotes_whatever_the_window(
         ends |= {at + 1 for at in range(stop, len(data)) if not data[stop : at + 1].strip(b"\r\n")}
     for size in range(len(data) + 1):
         assert last_row_end(data, size) in ends
+
+
+@pytest.mark.parametrize(
+    ("pieces", "count"),
+    [
+        ([b"a\r", b"\nb\r", b"c\n"], 3),
+        ([b"\r", b"\r", b"\n"], 2),
+        ([b"a\r\nb", b"\n\r"], 3),
+        ([], 0),
+    ],
+)
+def test_a_line_end_across_two_pieces_counts_once(pieces: list[bytes], count: int) -> None:
+    assert line_ends_in(pieces) == count
 
 
 def test_a_file_of_at_most_the_chunk_size_is_one_piece(tmp_path: Path) -> None:

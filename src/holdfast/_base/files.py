@@ -97,12 +97,18 @@ def write_temporary(directory: Path, pieces: Iterable[bytes]) -> tuple[Path, str
                 state.update(piece)
                 file.write(piece)
         os.fsync(descriptor)
-    except BaseException:
+    except BaseException:  # whatever it was, it is raised again: only the file must not stay
         temporary.unlink(missing_ok=True)
         raise
     finally:
         os.close(descriptor)
     return temporary, state.hexdigest()
+
+
+def is_temporary(path: Path) -> bool:
+    """Tell whether a name is one that `write_temporary` gives, so that it may be removed."""
+    token = path.name.removeprefix(TEMPORARY_PREFIX)
+    return token != path.name and len(token) == 32 and set(token) <= set("0123456789abcdef")
 
 
 def read_pieces(path: Path, start: int = 0, stop: int | None = None) -> Iterator[bytes]:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast._base.files import os_errors
+
 app = typer.Typer(
     help="Data for the bundled coffee-shop pipeline, and its right answers.",
     no_args_is_help=True,
@@ -30,7 +32,8 @@ def generate(out: Out, scale: Scale = 0.01, seed: Seed = 1, hard: Hard = False) 
     from holdfast.errors import UsageInvalid
 
     try:
-        made = make(out, scale=scale, seed=seed, hard=hard)
+        with os_errors(out):
+            made = make(out, scale=scale, seed=seed, hard=hard)
     except ValueError as error:
         raise UsageInvalid(what=str(error), remedy="Nothing was written.") from error
     size = sum(path.stat().st_size for path in out.iterdir())
@@ -49,7 +52,8 @@ def oracle(out: Out, scale: Scale = 0.01, seed: Seed = 1, hard: Hard = False) ->
 
     try:
         found = answers(scale=scale, seed=seed, hard=hard)
-        write_answers(found, out)
+        with os_errors(out):
+            write_answers(found, out)
     except ValueError as error:
         raise UsageInvalid(what=str(error), remedy="Nothing was written.") from error
     sys.stdout.write(f"wrote the answers to {out}; q1 has {found.q1_count:,} rows\n")

@@ -121,7 +121,7 @@ def verify(
 
 @app.command()
 def demo(
-    scale: Annotated[float, typer.Option(help="Size of the data; 1 is 3.3 GB.")] = 0.02,
+    scale: Annotated[float, typer.Option(help="Size of the data; 1 is 3.3 GB.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of the data.")] = 1,
     keep: Annotated[
         Path | None, typer.Option(help="New directory to keep data, state and answers in.")
@@ -142,5 +142,5 @@ def main() -> None:
     try:
         app()
     except HoldfastError as error:
-        sys.stderr.write(f"holdfast: {error}\n")
+        sys.stderr.write(f"holdfast: {' '.join(str(error).split())}\n")
         sys.exit(2 if isinstance(error, (UsageInvalid, PipelineInvalid)) else 1)

@@ -73,7 +73,10 @@ def _with_format(spec: PipelineSpec, fmt: str | None) -> PipelineSpec:
     if fmt not in _FORMATS:
         remedy = f"Use one of {', '.join(_FORMATS)}."
         raise UsageInvalid(what=f"there is no input format {fmt!r}", remedy=remedy)
-    tables = tuple(t if t.produced else replace(t, format=fmt) for t in spec.tables)
+    tables = tuple(
+        replace(table, format=fmt) if table.format in _FORMATS and not table.produced else table
+        for table in spec.tables
+    )
     return replace(spec, tables=tables)
 
 

@@ -16,6 +16,7 @@ from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import (
     TEMPORARY_PREFIX,
     fsync_file,
+    is_temporary,
     make_directories,
     os_errors,
     read_pieces,
@@ -68,6 +69,11 @@ def export_series(state: Path, out: Path, result: SeriesResult) -> str:
     return checksum
 
 
+def export_checksum(state: Path, result: SeriesResult) -> str:
+    """Return the SHA-256 that the export of a result has."""
+    return sha256_of(_bytes_of(state, result))
+
+
 def is_exported(out: Path, series: str, checksum: str) -> bool:
     """Tell whether the exported file of a finished run stands, unaltered."""
     path = export_path(out, series)
@@ -78,4 +84,5 @@ def clear_temporary(out: Path) -> None:
     """Remove what an interrupted export left under a temporary name."""
     if out.is_dir():
         for path in out.glob(f"{TEMPORARY_PREFIX}*"):
-            path.unlink(missing_ok=True)
+            if is_temporary(path):
+                path.unlink(missing_ok=True)

@@ -28,6 +28,6 @@ def missing(sender: SenderProgress) -> Intervals:
     return Intervals.first(sender.announced or 0).minus(sender.received)
 
 
-def is_announced(progress: Sequence[SenderProgress], tables: Sequence[str]) -> bool:
+def are_complete(progress: Sequence[SenderProgress], tables: Sequence[str]) -> bool:
     """Tell whether these whole tables are complete, so that a batch may use them."""
     return is_complete([sender for sender in progress if sender.table in tables])

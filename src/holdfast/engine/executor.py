@@ -1,6 +1,6 @@
 """What the engine asks of whoever does the work on data, and what comes back.
 
-`holdfast.spark` fulfils it with Spark; `holdfast.testing.executor` without, for the crash loop.
+`holdfast.spark` fulfils it with Spark; `holdfast.testing.plain` without, for the crash loop.
 An executor has no durable state and decides nothing: it reads what a work names, writes below
 the directory the work names, and says how many rows it saw. It may be killed at any moment.
 """

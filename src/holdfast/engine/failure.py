@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from holdfast.errors import (
     BadRows,
+    HeaderWrong,
     HoldfastError,
     SparkLost,
     StageFailed,
@@ -38,7 +39,7 @@ def judge(error: HoldfastError, *, replaceable: bool) -> Verdict:
             return Verdict.COUNT if replaceable else Verdict.RAISE
         case StageFailed():
             return Verdict.COUNT
-        case BadRows() | StageInvalid():
+        case BadRows() | HeaderWrong() | StageInvalid():
             return Verdict.FAIL
         case _:
             return Verdict.RAISE

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import RunId
-from holdfast.delivery.export import clear_temporary, export_path, export_series, is_exported
+from holdfast.delivery.export import (
+    clear_temporary,
+    export_checksum,
+    export_path,
+    export_series,
+    is_exported,
+)
 from holdfast.engine.events import Event, EventKind, Watcher, ignore
 from holdfast.engine.state import Held
 from holdfast.engine.sweep import sweep
@@ -28,7 +34,8 @@ def finish(held: Held, run_id: RunId, out: Path | None, watch: Watcher = ignore)
     if out is not None:
         clear_temporary(out)
         for result in held.store.read_series(run_id):
-            if result.series in known and is_exported(out, result.series, known[result.series]):
+            wanted = known.get(result.series) or export_checksum(held.directory.root, result)
+            if is_exported(out, result.series, wanted):
                 continue
             exports[result.series] = export_series(held.directory.root, out, result)
             path = str(export_path(out, result.series))
@@ -38,4 +45,4 @@ def finish(held: Held, run_id: RunId, out: Path | None, watch: Watcher = ignore)
         held.store.finish_run(held.fence, run_id, exports)
         crashpoint("delivery.done.after")
         watch(Event(EventKind.DONE, run_id))
-    sweep(held.directory, held.store, run_id)
+    sweep(held, run_id)

@@ -72,6 +72,8 @@ class Placed:
     serves: str
     segment: int
     pins: frozenset[str]
+    reads: frozenset[str]
+    """The tables whose chunks it is computed from; none behind a combine."""
 
 
 def place(node: Node, placed: Mapping[str, Placed], pipeline: str) -> Placed:
@@ -83,10 +85,11 @@ def place(node: Node, placed: Mapping[str, Placed], pipeline: str) -> Placed:
     if node.table is not None:
         phase = Phase.SIDE if node.table.whole else Phase.CHUNK
         pins = frozenset([node.name]) if node.table.whole else frozenset()
-        return Placed(node, phase, node.name, node.name, node.table.segment, pins)
+        reads = frozenset() if node.table.whole else frozenset([node.name])
+        return Placed(node, phase, node.name, node.name, node.table.segment, pins, reads)
     parents = [placed[name] for name in node.parents]
     pins = frozenset().union(*(parent.pins for parent in parents))
-    tables = sorted({parent.serves for parent in parents if parent.phase is Phase.CHUNK})
+    tables = sorted(frozenset().union(*(parent.reads for parent in parents)))
     segment = max((parent.segment for parent in parents), default=1)
     if any(parent.phase is Phase.FINAL for parent in parents) or len(tables) > 1:
         phase = Phase.FINAL
@@ -97,8 +100,10 @@ def place(node: Node, placed: Mapping[str, Placed], pipeline: str) -> Placed:
         phase = Phase.FINAL
     table = tables[0] if len(tables) == 1 else ""
     if node.durable:
-        return Placed(node, phase, table, node.name, segment + 1, frozenset())
-    return Placed(node, phase, table, table, segment, pins)
+        reads = frozenset([node.name])
+        return Placed(node, phase, table, node.name, segment + 1, frozenset(), reads)
+    reads = frozenset() if node.kind is NodeKind.COMBINE else frozenset(tables)
+    return Placed(node, phase, table, table, segment, pins, reads)
 
 
 def _check_phase(node: Node, phase: Phase, tables: list[str], pipeline: str) -> None:

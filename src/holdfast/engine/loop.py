@@ -7,6 +7,8 @@ at its crash point (`holdfast._base.crashpoint.POINTS`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
@@ -17,7 +19,7 @@ from holdfast.blobs.contract import BlobStore
 from holdfast.config import Config
 from holdfast.delivery.states import TERMINAL, move
 from holdfast.engine import plan as planning
-from holdfast.engine.barrier import is_announced, is_complete
+from holdfast.engine.barrier import are_complete, is_complete
 from holdfast.engine.events import Event, EventKind, Watcher, ignore
 from holdfast.engine.executor import (
     BAD_ROWS_PREFIX,
@@ -36,7 +38,7 @@ from holdfast.errors import Damaged, HoldfastError, RunFailed
 from holdfast.log.contract import QueueBackend
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
 from holdfast.store.references import chunk_of
-from holdfast.store.rows import Chunk, ChunkKind, Commit, Plan, RunState, Work, WorkKind
+from holdfast.store.rows import Chunk, ChunkKind, Commit, File, Plan, RunState, Work, WorkKind
 
 
 class Engine:
@@ -54,6 +56,7 @@ class Engine:
         watch: Watcher = ignore,
     ) -> None:
         """Begin. Nothing is read or written before `advance`."""
+        self._held = held
         self._store, self._fence, self._directory = held.store, held.fence, held.directory
         self._spec, self._executor, self._config = spec, executor, config
         self._log, self._blobs, self._watch = log, blobs, watch
@@ -70,7 +73,7 @@ class Engine:
             HoldfastError: the run stays as it is, and can be resumed.
         """
         self._refuse_failed(run_id)
-        sweep(self._directory, self._store, run_id)
+        sweep(self._held, run_id)
         for segment in self._spec.segments:
             for work in self._unfinished(run_id, segment.number):
                 self._resume(work)
@@ -104,7 +107,7 @@ class Engine:
 
     def _plan_next(self, run_id: RunId, segment: SegmentSpec) -> Work | None:
         """Take the next chunks off the segment's topic. None: there are none to take now."""
-        if not is_announced(self._store.read_progress(run_id), segment.pins):
+        if not are_complete(self._store.read_progress(run_id), segment.pins):
             return None
         topic = ingress_topic(run_id, segment.number)
         offset = self._store.read_offset(topic, 0, ENGINE_GROUP) or START
@@ -174,13 +177,11 @@ class Engine:
                 sources[chunk.table] = sources.get(chunk.table, ()) + self._sources_of(chunk)
         pins = self._pinned(work.plan.run_id, segment.pins)
         outcome = Outcome()
-        if sources:
-            outcome = self._executor.run_batch(
-                BatchWork(str(directory), segment.number, sources, pins)
-            )
-        crashpoint("engine.job.after")
-        for some in (*sources.values(), *pins.values()):
-            verify_sources(some)
+        with _verified(*sources.values(), *pins.values()):
+            if sources:
+                wanted = BatchWork(str(directory), segment.number, sources, pins)
+                outcome = self._executor.run_batch(wanted)
+            crashpoint("engine.job.after")
         durable = tuple(o.name for o in segment.outputs if o.kind is OutputKind.DURABLE)
         pieces = tuple(o.name for o in segment.outputs if o.kind is OutputKind.STREAMED)
         return outcome, durable, pieces
@@ -191,9 +192,9 @@ class Engine:
         series = next(one for one in self._spec.series if one.name == work.plan.name)
         datasets = {name: self._dataset(work.plan.run_id, name) for name in series.datasets}
         pins = self._pinned(work.plan.run_id, series.pins)
-        outcome = self._executor.run_series(SeriesWork(str(directory), series.name, datasets, pins))
-        for some in pins.values():
-            verify_sources(some)
+        with _verified(*pins.values()):
+            wanted = SeriesWork(str(directory), series.name, datasets, pins)
+            outcome = self._executor.run_series(wanted)
         return outcome, (), () if series.streamed else (series.name,)
 
     def _compute_series(self, run_id: RunId) -> None:
@@ -242,7 +243,7 @@ class Engine:
             return (Source(path, 0, chunk.size, chunk.checksum, chunk.format, chunk.header),)
         files = self._store.read_work_files(BatchId(chunk.location))
         return tuple(
-            Source(str(self._directory.root / f.path), 0, f.size, f.checksum, "parquet")
+            Source(str(self._intact(f)), 0, f.size, f.checksum, "parquet")
             for f in files
             if f.output == chunk.table
         )
@@ -259,21 +260,35 @@ class Engine:
         }
 
     def _dataset(self, run_id: RunId, name: str) -> tuple[str, ...]:
-        """Return the files of an output of all batches, each hashed once before it is used."""
-        paths = []
-        for file in self._store.read_manifest(run_id, name):
-            path = self._directory.root / file.path
-            if file.path not in self._verified:
-                if not path.is_file():
-                    raise Damaged(path=str(path), what="a committed file is missing")
-                if sha256_of(read_pieces(path)) != file.checksum:
-                    raise Damaged(path=str(path), what="a committed file was altered")
-                self._verified.add(file.path)
-            paths.append(str(path))
-        return tuple(paths)
+        """Return the files of an output of all batches."""
+        return tuple(str(self._intact(f)) for f in self._store.read_manifest(run_id, name))
+
+    def _intact(self, file: File) -> Path:
+        """Return where a committed file is, hashed once before its first use."""
+        path = self._directory.root / file.path
+        if file.path not in self._verified:
+            if not path.is_file():
+                raise Damaged(path=str(path), what="a committed file is missing")
+            if sha256_of(read_pieces(path)) != file.checksum:
+                raise Damaged(path=str(path), what="a committed file was altered")
+            self._verified.add(file.path)
+        return path
 
     def _tell(self, kind: EventKind, work: Work, *, rows: int = 0, detail: str = "") -> None:
         plan = work.plan
         name = plan.name or f"{plan.segment}.{work.number}"
         size = sum(chunk.size for chunk in plan.chunks)
         self._watch(Event(kind, plan.run_id, name, len(plan.chunks), size, rows, detail))
+
+
+@contextmanager
+def _verified(*sources: tuple[Source, ...]) -> Iterator[None]:
+    """Hash what Spark's own readers parsed, after it was read.
+
+    If the work failed, a changed or vanished input is the reason to give.
+    """
+    try:
+        yield
+    finally:
+        for some in sources:
+            verify_sources(some)

@@ -18,9 +18,11 @@ from holdfast.errors import InputChanged
 from holdfast.store.rows import File
 
 
-def _is_data(path: Path) -> bool:
-    """Tell data files from Spark's markers (_SUCCESS) and checksum files (.x.crc)."""
-    return not path.name.startswith(("_", "."))
+def _is_data(below: Path) -> bool:
+    """Tell data files from Spark's markers (_SUCCESS), checksums (.x.crc) and what a task that
+    outlived its job left below _temporary. The first part is the output's name, ours to choose.
+    """
+    return not any(part.startswith(("_", ".")) for part in below.parts[1:])
 
 
 def seal(root: Path, attempt: Path) -> tuple[File, ...]:
@@ -30,7 +32,7 @@ def seal(root: Path, attempt: Path) -> tuple[File, ...]:
     """
     with os_errors(attempt):
         make_directories(attempt)
-        files = [path for path in fsync_tree(attempt) if _is_data(path)]
+        files = [path for path in fsync_tree(attempt) if _is_data(path.relative_to(attempt))]
         return tuple(_describe(root, attempt, path) for path in files)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import FILE_MODE, make_directories, os_errors
-from holdfast._base.ids import RunId
+from holdfast._base.ids import Epoch, RunId
 from holdfast.config import DEFAULT, Config
 from holdfast.errors import StateBusy, UsageInvalid
 from holdfast.store.contract import Store
@@ -69,6 +69,11 @@ class StateDirectory:
         place = "results" if work.plan.segment == 0 else f"segment-{work.plan.segment}"
         runs = self.runs_of(work.plan.run_id)
         return runs / place / work.plan.work_id / f"{fence.epoch}-{attempt}"
+
+
+def epoch_of(attempt: Path) -> Epoch:
+    """Return under which grant of the lease an attempt's directory was made."""
+    return Epoch(int(attempt.name.partition("-")[0]))
 
 
 @dataclass(frozen=True, slots=True)

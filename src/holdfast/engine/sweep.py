@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
-from holdfast._base.ids import RunId
-from holdfast.engine.state import StateDirectory
+from holdfast._base.ids import Epoch, RunId
+from holdfast.engine.state import Held, StateDirectory, epoch_of
 from holdfast.store.contract import Store
 
 
-def orphans(directory: StateDirectory, store: Store, run_id: RunId) -> list[Path]:
-    """Return the attempt directories of a run that no committed manifest names."""
+def orphans(
+    directory: StateDirectory, store: Store, run_id: RunId, epoch: Epoch | None = None
+) -> list[Path]:
+    """Return what attempts of a run wrote that no manifest names, and frames no chunk binds.
+
+    `epoch`: only those of that grant of the lease or an earlier one. A successor's are not ours.
+    """
     kept = set()
     for work in store.list_work(run_id, committed=True):
         for file in store.read_work_files(work.plan.work_id):
             kept.add((directory.root / file.path).parents[1])
-    return [path for path in _attempts(directory.runs_of(run_id)) if path not in kept]
+    kept |= {Path(chunk.location).parent for chunk in store.list_chunks(run_id)}
+    written = [*directory.runs_of(run_id).glob("*/*/*"), *directory.inputs_of(run_id).glob("*/*")]
+    return [
+        path
+        for path in sorted(written)
+        if path.is_dir() and path not in kept and (epoch is None or epoch_of(path) <= epoch)
+    ]
 
 
-def _attempts(runs: Path) -> Iterator[Path]:
-    if runs.is_dir():
-        yield from (path for path in sorted(runs.glob("*/*/*")) if path.is_dir())
-
-
-def sweep(directory: StateDirectory, store: Store, run_id: RunId) -> int:
+def sweep(held: Held, run_id: RunId) -> int:
     """Remove the orphans of a run; returns how many. Only the holder of the lease may call it,
-    and only while none of its own attempts is under way.
+    and only while none of its own attempts is under way. A former holder that wakes up finds only
+    what is older than itself.
 
     A crash in the middle leaves orphans, and so does a JVM that dies a moment after its driver and
     still writes: the next sweep finds them again.
     """
-    found = orphans(directory, store, run_id)
+    found = orphans(held.directory, held.store, run_id, held.fence.epoch)
     if found:
         crashpoint("engine.sweep.before")
     for path in found:

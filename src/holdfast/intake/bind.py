@@ -112,8 +112,8 @@ def check_unchanged(
     for chunk in bound:
         if chunk.kind is ChunkKind.RANGE:
             of_path.setdefault(chunk.location, []).append(chunk)
-    for path, chunks in of_path.items():
-        _check_file(Path(path), chunks)
+    for location, chunks in of_path.items():
+        _check_file(Path(location), chunks)
     for table in tables:
         for path in files.get(table.name, ()):
             if str(path) not in of_path and _split(table, path, config):

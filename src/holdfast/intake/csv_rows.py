@@ -74,6 +74,12 @@ def line_ends_in(pieces: Iterable[bytes]) -> int:
     return found + len(last)
 
 
+def shown(data: bytes, limit: int) -> str:
+    """Return at most `limit` characters of some bytes of a file as one line for a message."""
+    text = data[: 4 * limit].decode(errors="backslashreplace")[:limit]
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def header_of(data: bytes | memoryview) -> tuple[bytes, int]:
     """Return the header line of a CSV document, without BOM and line end, and where rows begin."""
     begin = len(BOM) if data[: len(BOM)] == BOM else 0

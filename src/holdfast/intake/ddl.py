@@ -31,7 +31,11 @@ def _parts(schema: str) -> list[str]:
     """Split at the commas that are not inside a type, as in decimal(10, 2) or map<int, int>."""
     parts = [""]
     depth = 0
-    for word in _WORD.findall(schema):
+    words = _WORD.findall(schema)
+    if "".join(words) != schema:
+        what = f"the schema {schema!r} has a backtick without its partner"
+        raise UsageInvalid(what=what, remedy="Quote a name as `name`.")
+    for word in words:
         depth += (word in "(<") - (word in ")>")
         if word == "," and depth == 0:
             parts.append("")

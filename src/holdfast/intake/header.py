@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyarrow import csv
 
 from holdfast.errors import HeaderWrong
+from holdfast.intake.csv_rows import shown
 
-_SHOWN_BYTES = 1000
+_SHOWN_CHARACTERS = 1000
 """Of a wrong header in its error: a file that is no CSV at all may have no line end."""
 
 
@@ -24,18 +25,17 @@ def check_header(header: bytes, columns: Sequence[str], *, path: str, table: str
         HeaderWrong: it does not name exactly `columns` in that order, or is not UTF-8 text.
     """
     wanted = ",".join(columns)
-    shown = header[:_SHOWN_BYTES].decode(errors="backslashreplace")
     try:
         text = header.decode()
         found = _names(header)
     except UnicodeDecodeError as error:
-        what = f"{shown} (not UTF-8 text)"
+        what = f"{shown(header, _SHOWN_CHARACTERS)} (not UTF-8 text)"
         raise HeaderWrong(path=path, table=table, found=what, wanted=wanted) from error
     except pa.ArrowInvalid as error:
-        what = f"{shown} (a quote is never closed)"
+        what = f"{shown(header, _SHOWN_CHARACTERS)} (a quote is never closed)"
         raise HeaderWrong(path=path, table=table, found=what, wanted=wanted) from error
     if found != list(columns):
-        what = f"{shown} ({_difference(found, columns)})"
+        what = f"{shown(header, _SHOWN_CHARACTERS)} ({_difference(found, columns)})"
         raise HeaderWrong(path=path, table=table, found=what, wanted=wanted)
     return text
 

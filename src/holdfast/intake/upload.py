@@ -28,7 +28,13 @@ def blob_name(run_id: RunId, chunk: Chunk, upload: str) -> str:
 
 
 def put_chunk(
-    store: IntakeStore, blobs: BlobStore, run_id: RunId, chunk: Chunk, pieces: Iterable[bytes]
+    store: IntakeStore,
+    blobs: BlobStore,
+    run_id: RunId,
+    chunk: Chunk,
+    pieces: Iterable[bytes],
+    *,
+    barrier: BarrierRule,
 ) -> bool:
     """Take in one chunk; when this returns, its sender may be told. False: it was there already.
 
@@ -36,8 +42,9 @@ def put_chunk(
     and size are filled in here.
 
     1. The bytes go to a blob with a fresh upload id. Crash after: an orphan, swept later.
-    2. One transaction binds the blob and appends its reference to the run's topic. Crash after:
-       the sender hears nothing, sends again, and is told that it is there.
+    2. One transaction binds the blob, appends its reference to the run's topic, and looks at the
+       barrier, which the last chunk of a whole table may complete. Crash after: the sender hears
+       nothing, sends again, and is told that it is there.
     3. Return: the ack.
 
     Raises:
@@ -51,7 +58,7 @@ def put_chunk(
         stored = replace(
             chunk, kind=ChunkKind.BLOB, location=name, size=info.size, checksum=info.checksum
         )
-        accepted = store.bind_chunk(run_id, stored, accept_chunk)
+        accepted = store.bind_chunk(run_id, stored, accept_chunk, barrier)
         crashpoint("intake.chunk.after")
     except CallerError:
         _remove(store, blobs, name)
@@ -71,13 +78,11 @@ def _check_transfer(chunk: Chunk, info: BlobInfo) -> None:
         raise UsageInvalid(what=what, remedy="Send it again.")
 
 
-def _remove(store: IntakeStore, blobs: BlobStore, name: str) -> bool:
-    """Remove an upload that no row binds: condemned first, so that no late row can bind it."""
-    if not store.condemn_blob(name):
-        return False
-    blobs.delete(name)
-    store.forget_condemned(name)
-    return True
+def _remove(store: IntakeStore, blobs: BlobStore, name: str) -> None:
+    """Remove an upload of our own that no row binds. Nobody else knows its name: no mark stays."""
+    if store.condemn_blob(name):
+        blobs.delete(name)
+        store.forget_condemned(name)
 
 
 def put_end(store: IntakeStore, run_id: RunId, end: End, barrier: BarrierRule) -> bool:
@@ -93,12 +98,15 @@ def put_end(store: IntakeStore, run_id: RunId, end: End, barrier: BarrierRule) -
 def sweep_uploads(store: IntakeStore, blobs: BlobStore, run_id: RunId) -> int:
     """Remove the uploads of a run that no row binds; returns how many.
 
-    Only the caller who knows that no upload of this run is under way may call it, or else an
-    upload is made twice: the condemned mark keeps a late one from being bound.
+    An upload may be under way meanwhile, in a process that is slow or stopped: it is refused when
+    it comes to be bound, and made again.
 
     1. The blob is condemned in a transaction that sees no row binding it. From here on intake
        refuses to bind it. Crash after: the next sweep condemns it again and goes on.
-    2. The bytes go. 3. The mark goes.
+    2. The bytes go. The mark stays as long as the run: whoever uploaded it may still wake up.
     """
     names = list(blobs.names(f"{CHUNKS}{run_id}/"))
-    return sum(_remove(store, blobs, name) for name in names)
+    removed = [name for name in names if store.condemn_blob(name)]
+    for name in removed:
+        blobs.delete(name)
+    return len(removed)

@@ -98,14 +98,16 @@ class Asker:
 
     def call(self, work: Work) -> Any | Awaitable[Any]:
         """Start one call: the function's value, or its coroutine."""
-        keys = [idempotency_key(self.ledger_id, pending.slot) for pending in work.pendings]
         crashpoint("ledger.call.before")
+        one = work.pendings[0]
         if work.reconcile and self.reconcile is not None:
-            return self.reconcile(work.pendings[0].row, keys[0])
-        rows = [pending.row for pending in work.pendings]
-        first = rows if self.batch is not None else rows[0]
-        named = {"idempotency_key": keys if self.batch is not None else keys[0]}
-        return self.function(first, *self.extra, **(named if self.takes_key else {}))
+            return self.reconcile(one.row, idempotency_key(self.ledger_id, one.slot))
+        first = one.row if self.batch is None else [pending.row for pending in work.pendings]
+        if not self.takes_key:
+            return self.function(first, *self.extra)
+        keys = [idempotency_key(self.ledger_id, pending.slot) for pending in work.pendings]
+        key = keys[0] if self.batch is None else keys
+        return self.function(first, *self.extra, idempotency_key=key)
 
     def answered(self, work: Work, value: Any) -> Sequence[Answered] | Again:
         """Read the value of a call. A reconciliation that knows nothing leads to the call."""

@@ -1,9 +1,9 @@
 """The driver of a task's paid calls: claims ahead, settles in groups, answers in order.
 
-The task's own thread reads rows and takes answers. A driver thread claims slots, settles outcomes
-and looks again at slots that others own; it drives claimed calls to their settlement whether or
-not anybody takes the answers, so nobody ever waits for someone who waits. Order of events for one
-slot, and what a crash between them means:
+The task's own thread reads rows and takes answers. A driver thread claims slots and looks again at
+slots that others own; a settler thread makes outcomes durable, in groups. Both do so whether or not
+anybody takes the answers, so nobody ever waits for someone who waits. Order of events for one slot,
+and what a crash between them means:
 
 1. The claim is durable before the provider hears of the slot. Crash after: in doubt.
 2. The provider is called with the same idempotency key on every attempt.
@@ -16,19 +16,18 @@ and not settled, and as many rows bought that nobody has taken yet.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from holdfast._base.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, InvariantViolated
 from holdfast.ledger.asking import Answered, Asker, Pending
-from holdfast.ledger.contract import Ledger, Limit, Outcome, Status, View
+from holdfast.ledger.contract import Ledger, Limit, View
 from holdfast.ledger.desk import Desk
 from holdfast.ledger.rate import RateGate
 from holdfast.ledger.rules import Move, next_move
 from holdfast.ledger.runners import LoopRunner, ReadyQueue, Runner, ThreadRunner
+from holdfast.ledger.window import Answer, Window
 
 GROUP_WAIT_S = 0.002
 """How long an outcome waits for others to share its fsync. Shorter: more fsyncs than calls need.
@@ -36,9 +35,6 @@ Longer: the next call waits for room."""
 
 IDLE_WAIT_S = 0.02
 """How often a driver with nothing to do looks at time-outs and lets others see its outcomes."""
-
-SLICE_ROWS = 4096
-"""Most rows of one slice, bought or not: bounds memory."""
 
 LOOKUP_FIRST, LOOKUP_MOST = 64, 4096
 """Rows looked up at once. Few at first, so that the first call starts soon; then many, because
@@ -54,26 +50,6 @@ class Limits:
     timeout_s: float = 60.0
     attempts: int = 5
     rate_per_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The settled outcome of a row, and how this row came to it."""
-
-    outcome: Outcome
-    status: Status
-
-
-@dataclass(slots=True)
-class _Position:
-    """A row of the input, in order. `first`: the row whose asking made the pending.
-
-    `costly`: no answer was recorded when it came, so it may have to be bought.
-    """
-
-    pending: Pending
-    first: bool
-    costly: bool
 
 
 class Caller:
@@ -93,19 +69,21 @@ class Caller:
         self._gate, self._clock = gate, clock or SystemClock()
         lock = threading.RLock()
         self._for_driver = threading.Condition(lock)
+        self._for_settler = threading.Condition(lock)
         self._for_task = threading.Condition(lock)
+        self._task_waits = False
         self._results: list[Answered] = []
         self._first_result_s = 0.0
         self._ready = ReadyQueue()
         self._desk = Desk(ledger, asker, budget, limits.max_in_flight + limits.intent_ahead)
         self._runner: Runner | None = None
         self._driver: threading.Thread | None = None
+        self._settler: threading.Thread | None = None
+        self._all_settled = False
         self._closing = False
         self._fatal: HoldfastError | None = None
-        self._positions: deque[_Position] = deque()
-        self._costly = 0
-        self._live: dict[bytes, Pending] = {}
-        self._window = limits.max_in_flight
+        self._window = Window(limits.max_in_flight, limits.intent_ahead)
+        self._entered: list[tuple[Pending, View, Pending | None]] = []
 
     # The task's own thread
 
@@ -123,71 +101,48 @@ class Caller:
                 view = self._ledger.lookup([pending.slot.hash for pending in part])
                 for pending in part:
                     self._enter(pending, view)
-                    while self._is_full():
+                    while self._window.is_full():
                         yield self._slice()
-            while self._positions:
+                # The next part may be long in coming: what is here must not wait for it.
+                self._tell_driver()
+            while not self._window.is_empty():
                 yield self._slice()
         finally:
             self.close()
 
     def _enter(self, pending: Pending, view: View) -> None:
         known = view.outcomes.get(pending.slot.hash)
-        merged = self._live.get(pending.slot.hash)
-        if merged is not None and merged.slot.inputs == pending.slot.inputs:
-            self._positions.append(_Position(merged, first=False, costly=False))
+        if self._window.merge(pending):
             return
         if known is not None and next_move(pending.slot, known, self._asker.policy) is Move.REUSE:
             pending.outcome = known
-            self._positions.append(_Position(pending, first=True, costly=False))
+            self._window.add_known(pending)
             return
-        self._positions.append(_Position(pending, first=True, costly=True))
-        self._costly += 1
-        if merged is None:
-            self._live[pending.slot.hash] = pending
-        with self._for_driver:
-            self._start()
-            self._desk.enter(pending, view, behind=merged)
-            self._for_driver.notify()
-
-    def _is_full(self) -> bool:
-        """Tell whether rows must leave before more may enter."""
-        return self._costly >= self._window or len(self._positions) >= SLICE_ROWS
+        self._entered.append((pending, view, self._window.add(pending)))
 
     def _slice(self) -> list[Answer]:
         """Wait for the rows at the front, and take them."""
+        self._tell_driver()
         with self._for_task:
             while not self._is_takeable():
                 self._check_fatal()
+                self._task_waits = True
                 self._for_task.wait()
-        taken: list[Answer] = []
-        costly = 0
-        while self._positions and costly < self._limits.max_in_flight:
-            position = self._positions[0]
-            if not position.pending.done or (taken and position.pending.error is not None):
-                break
-            if position.pending.error is not None:
-                raise position.pending.error
-            self._positions.popleft()
-            taken.append(_answer(position))
-            costly += position.costly
-            if position.first and self._live.get(position.pending.slot.hash) is position.pending:
-                del self._live[position.pending.slot.hash]
-        self._costly -= costly
-        self._window = self._limits.max_in_flight + self._limits.intent_ahead
-        return taken
+            self._task_waits = False
+        return self._window.take()
 
     def _is_takeable(self) -> bool:
-        """Tell whether enough rows at the front are done to be worth a slice.
+        return self._window.is_takeable(self._desk.unresolved())
 
-        One is enough when few calls are left on their way: those behind need the room.
-        """
-        if not self._positions[0].pending.done:
-            return False
-        if self._desk.unresolved() <= self._limits.max_in_flight:
-            return True
-        enough = max(1, self._limits.max_in_flight // 2)
-        ready = sum(1 for p in islice(self._positions, enough) if p.pending.done)
-        return ready >= enough
+    def _tell_driver(self) -> None:
+        """Hand over all rows that entered, at once: they share a claim."""
+        if self._entered:
+            with self._for_driver:
+                self._start()
+                for pending, view, merged in self._entered:
+                    self._desk.enter(pending, view, behind=merged)
+                self._for_driver.notify()
+            self._entered.clear()
 
     def _check_fatal(self) -> None:
         if self._fatal is not None:
@@ -198,9 +153,10 @@ class Caller:
         with self._for_driver:
             self._closing = True
             self._for_driver.notify()
-        if self._driver is not None:
+        if self._driver is not None and self._settler is not None:
             self._driver.join()
-            self._driver = None
+            self._settler.join()
+            self._driver = self._settler = None
         if isinstance(self._runner, LoopRunner):
             self._runner.close()
         if self._gate is not None:
@@ -213,7 +169,13 @@ class Caller:
         if self._driver is not None:
             return
         self._runner = self._new_runner()
-        self._driver = threading.Thread(target=self._drive, name="holdfast-driver", daemon=True)
+        self._settler = threading.Thread(
+            target=self._guarded, args=(self._settle_all,), name="holdfast-settler", daemon=True
+        )
+        self._driver = threading.Thread(
+            target=self._guarded, args=(self._drive,), name="holdfast-driver", daemon=True
+        )
+        self._settler.start()
         self._driver.start()
 
     def _new_runner(self) -> Runner:
@@ -237,83 +199,96 @@ class Caller:
             gate=self._gate,
         )
 
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # the edge of a thread: the task must hear of it
+            # Nobody may wait for slots that this process will never settle.
+            self._ledger.abandon()
+            with self._for_task:
+                self._fatal = self._fatal or (
+                    error if isinstance(error, HoldfastError) else InvariantViolated(repr(error))
+                )
+                for condition in (self._for_task, self._for_driver, self._for_settler):
+                    condition.notify()
+            if self._runner is not None:
+                self._runner.stop()
+            self._ready.close()
+
+    def _drive(self) -> None:
+        runner = self._runner
+        if runner is None:
+            raise InvariantViolated(what="a driver without a runner")
+        while self._await_turn():
+            works = self._desk.claim()
+            if works:
+                self._ready.put(works)
+                runner.kick()
+            self._desk.look_again(self._clock.monotonic_s())
+            runner.expire()
+            self._tell_task()
+            if self._desk.idle():
+                self._desk.shown()
+                self._ledger.flush()
+        self._wind_up(runner)
+
+    def _await_turn(self) -> bool:
+        """Sleep until there is something to claim or to look at. Returns False at the end."""
+        with self._for_driver:
+            if not self._closing and not self._desk.can_claim():
+                self._for_driver.wait(self._desk.due_s(self._clock.monotonic_s(), IDLE_WAIT_S))
+            return not self._closing and self._fatal is None
+
+    def _wind_up(self, runner: Runner) -> None:
+        """Give back what was not begun, wait for what was, and let others see all of it."""
+        self._desk.forget()
+        runner.stop()
+        unbegun = [answer for work in self._ready.close() for answer in work.given_up()]
+        self._deliver(unbegun)
+        with self._for_driver:
+            while self._desk.open > 0 and self._fatal is None:
+                self._for_driver.wait(IDLE_WAIT_S)
+                runner.expire()
+            self._all_settled = True
+            self._for_settler.notify()
+        if self._fatal is None:
+            self._ledger.flush()
+
+    # The settler's thread
+
     def _deliver(self, answers: Sequence[Answered]) -> None:
         """Take what came of a call; called by the runner's threads."""
-        with self._for_driver:
+        with self._for_settler:
             if not self._results:
                 self._first_result_s = self._clock.monotonic_s()
             self._results.extend(answers)
             if len(self._results) == len(answers) or self._is_group():
-                self._for_driver.notify()
+                self._for_settler.notify()
 
     def _is_group(self) -> bool:
         """Tell whether outcomes should be settled without waiting for more of them."""
         enough = max(1, self._limits.max_in_flight // 2)
         return len(self._results) >= enough or self._ready.in_flight == 0
 
-    def _drive(self) -> None:
-        try:
-            while self._turn():
-                pass
-            self._ledger.flush()
-        except BaseException as error:
-            # The edge of a thread: the task must hear of it, and nobody may wait for slots that
-            # this process will never settle.
-            self._ledger.abandon()
-            with self._for_task:
-                self._fatal = (
-                    error if isinstance(error, HoldfastError) else InvariantViolated(repr(error))
-                )
-                self._for_task.notify()
-            if self._runner is not None:
-                self._runner.stop()
-            self._ready.close()
-
-    def _turn(self) -> bool:
-        """Do what there is to do, once. Returns whether there may be more."""
-        runner = self._runner
-        if runner is None:
-            raise InvariantViolated(what="a driver without a runner")
-        with self._for_driver:
-            self._await_turn()
-            results, self._results = self._results, []
-            closing = self._closing
-        if closing:
-            self._desk.forget()
-            runner.stop()
-            unbegun = [answer for work in self._ready.close() for answer in work.given_up()]
-            results.extend(unbegun)
-        if results:
+    def _settle_all(self) -> None:
+        while results := self._next_group():
             self._settle(results)
-        if not closing:
-            works = self._desk.claim()
-            if works:
-                self._ready.put(works)
-                runner.kick()
-            self._desk.look_again(self._clock.monotonic_s())
-        runner.expire()
-        self._tell()
-        if self._desk.idle(results):
-            self._ledger.flush()
-        return not (closing and self._desk.open == 0)
+            with self._for_driver:
+                self._for_driver.notify()
+            self._tell_task()
 
-    def _await_turn(self) -> None:
-        """Sleep until something happened; a few outcomes wait a moment for more of them."""
-        started = self._clock.monotonic_s()
-        while not self._closing:
-            now = self._clock.monotonic_s()
-            due = self._desk.due_s(now, IDLE_WAIT_S - (now - started))
-            if self._results:
-                due = min(due, GROUP_WAIT_S - (now - self._first_result_s))
-                if self._is_group():
-                    return
-            elif self._desk.can_claim():
-                return
-            if due <= 0:
-                return
-            self._for_driver.wait(due)
-        if not self._results and self._ready.in_flight > 0:
-            self._for_driver.wait(IDLE_WAIT_S)
+    def _next_group(self) -> list[Answered]:
+        """Wait for outcomes; a few wait a moment for more of them. Returns none at the end."""
+        with self._for_settler:
+            while not self._results and not self._all_settled and self._fatal is None:
+                self._for_settler.wait()
+            while self._results and not self._is_group() and not self._closing:
+                left = GROUP_WAIT_S - (self._clock.monotonic_s() - self._first_result_s)
+                if left <= 0:
+                    break
+                self._for_settler.wait(left)
+            results, self._results = self._results, []
+            return results
 
     def _settle(self, results: Sequence[Answered]) -> None:
         """Make outcomes durable, then let the rows that asked see them. In this order."""
@@ -322,9 +297,11 @@ class Caller:
             self._ledger.settle(outcomes)
         self._desk.settled(results)
 
-    def _tell(self) -> None:
+    def _tell_task(self) -> None:
+        """Wake the task if it waits and there is something for it."""
         with self._for_task:
-            self._for_task.notify()
+            if self._task_waits and (self._fatal is not None or self._is_takeable()):
+                self._for_task.notify()
 
 
 def _parts(chunks: Iterable[Sequence[Pending]]) -> Iterator[Sequence[Pending]]:
@@ -335,12 +312,3 @@ def _parts(chunks: Iterable[Sequence[Pending]]) -> Iterator[Sequence[Pending]]:
             yield chunk[start : start + size]
             start += size
             size = min(LOOKUP_MOST, 2 * size)
-
-
-def _answer(position: _Position) -> Answer:
-    pending = position.pending
-    outcome = pending.outcome
-    if outcome is None:
-        raise InvariantViolated(what="a row without an outcome was taken")
-    reused = outcome.status is Status.BOUGHT and not (position.first and pending.bought_here)
-    return Answer(outcome, Status.REUSED if reused else outcome.status)

@@ -13,25 +13,20 @@ Crash points: `ledger.parquet.after`, `ledger.switch.before`, `ledger.switch.aft
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import apsw
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast._base import frames
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import fresh_token
 from holdfast.errors import Damaged
-from holdfast.ledger.contract import HASH_BYTES
 from holdfast.ledger.database import Database, row_crc, rows_of
+from holdfast.ledger.merging import merged
 from holdfast.ledger.segment import Entry, read_segment
 from holdfast.ledger.settled import (
-    SCHEMA,
     Layout,
     SettledFile,
     SettledTable,
@@ -50,9 +45,6 @@ ROUND_BYTES = 32 << 20
 MERGE_FILES = 8
 """So many settled files of one level become one of the next: a lookup then searches at most seven
 files a level, and an outcome is rewritten once a level."""
-
-MERGE_ROWS = 32_768
-"""Rows per piece of a merge, about: bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +131,22 @@ class Compactor:
     def __init__(self, database: Database, segments: Path, settled: Path) -> None:
         self._database, self._segments, self._settled = database, segments, settled
 
-    def compact(self, chosen: Sequence[SegmentRow]) -> None:
-        """Move the outcomes of sealed segments into one settled file.
+    def compact(self, chosen: Sequence[SegmentRow]) -> bool:
+        """Move the outcomes of sealed segments into one settled file. Returns whether any moved.
 
         1. The Parquet file is durable. Crash after: an orphan, swept by the next round.
         2. One transaction binds it, forgets slots and segments, raises the generation. Crash
            before: as if nothing happened. Crash after: the segments are swept later.
         3. The segments are removed.
         """
-        entries = [entry for segment in chosen for entry in self._entries(segment)]
+        held = {segment: self._entries(segment) for segment in chosen}
+        chosen = [segment for segment in chosen if held[segment] is not None]
+        entries = [entry for found in held.values() for entry in found or ()]
         name = f"{fresh_token()}.parquet"
         layout = write_settled(self._settled / name, [table_of(entries)]) if entries else None
-        self._switch(name, 0, layout, segments=chosen)
+        if chosen:
+            self._switch(name, 0, layout, segments=chosen)
+        return bool(chosen)
 
     def _switch(
         self,
@@ -177,22 +173,29 @@ class Compactor:
             path.unlink(missing_ok=True)
             crashpoint("ledger.delete.after")
 
-    def _entries(self, segment: SegmentRow) -> Iterator[Entry]:
+    def _entries(self, segment: SegmentRow) -> list[Entry] | None:
+        """Return the outcomes of a segment; None if rows do not know all of them yet.
+
+        That is so while their owner has still to show them, or died before it could: removing the
+        segment would lose them, so it stays until its owner was read out.
+        """
         path = self._segments / segment.name
         with self._database.reading() as connection:
             wanted = dict(
                 connection.execute("SELECT sequence, hash FROM slot WHERE segment=?", (segment.id,))
             )
         placed_all = read_segment(path, ledger_id=self._database.ledger_id, at_least=segment.sealed)
+        entries: list[Entry] = []
         for placed in placed_all:
             hash_ = wanted.pop(placed.place.sequence, None)
             if hash_ is None:
-                continue
+                return None
             if hash_ != placed.entry.outcome.slot.hash:
                 raise Damaged(path=str(path), what=f"record {placed.place.sequence} is another's")
-            yield placed.entry
+            entries.append(placed.entry)
         if wanted:
             raise Damaged(path=str(path), what=f"{len(wanted)} recorded outcome(s) are missing")
+        return entries
 
     def _bind(self, connection: apsw.Connection, name: str, level: int, layout: Layout) -> None:
         rows = sum(group.rows for group in layout.groups)
@@ -223,7 +226,7 @@ class Compactor:
         files = [SettledFile(self._settled / row.name, row.layout) for row in chosen]
         name = f"{fresh_token()}.parquet"
         try:
-            pieces = _merged(files, sum(row.rows for row in chosen))
+            pieces = merged(files, sum(row.rows for row in chosen))
             layout = write_settled(self._settled / name, pieces)
         finally:
             for file in files:
@@ -265,37 +268,3 @@ class Compactor:
                 what = "it holds outcomes that the ledger's database has lost"
                 raise Damaged(path=str(path), what=what)
         path.unlink(missing_ok=True)
-
-
-def _merged(files: Sequence[SettledFile], rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of all files in order of hash, a range of hashes at a time.
-
-    Hashes are evenly spread, so equal ranges hold about equally many rows.
-    """
-    count = max(1, rows // MERGE_ROWS)
-    edges = [_edge(number, count) for number in range(count)] + [None]
-    for low, high in pairwise(edges):
-        parts = [part for file in files for part in _between(file, low, high)]
-        if parts:
-            whole = pa.concat_tables(parts).combine_chunks()
-            yield whole.take(pc.sort_indices(whole["hash"].cast(pa.binary())))
-
-
-def _edge(number: int, count: int) -> bytes:
-    return (number * (1 << 8 * HASH_BYTES) // count).to_bytes(HASH_BYTES, "big")
-
-
-def _between(file: SettledFile, low: bytes | None, high: bytes | None) -> Iterator[pa.Table]:
-    groups = file.layout.groups
-    for number, group in enumerate(groups):
-        behind = groups[number + 1].first if number + 1 < len(groups) else None
-        if (high is not None and group.first >= high) or (
-            behind is not None and behind < (low or b"")
-        ):
-            continue
-        table = file.table(number)
-        hashes = table["hash"].cast(pa.binary())
-        keep: Any = pc.greater_equal(hashes, pa.scalar(low or b"", pa.binary()))
-        if high is not None:
-            keep = pc.and_(keep, pc.less(hashes, pa.scalar(high, pa.binary())))
-        yield table.filter(keep).cast(SCHEMA)

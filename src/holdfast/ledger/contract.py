@@ -143,6 +143,7 @@ class Totals:
 
     calls: int
     spent_micros: int
+    reserved_micros: int
     dearest_micros: int
     settled: Mapping[Status, int]
     open: int

@@ -117,7 +117,7 @@ def named_errors(path: str) -> Iterator[None]:
         yield
     except apsw.FullError as error:
         raise DiskFull(path=path) from error
-    except (apsw.CorruptError, apsw.NotADBError) as error:
+    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
         raise Damaged(path=path, what=f"the ledger's database is damaged ({error})") from error
     except apsw.BusyError as error:
         text = "another process holds the ledger for too long; see which one, and end it"

@@ -1,7 +1,7 @@
 """The driver's desk: which slots are to be claimed, which are claimed, which others own.
 
-One thread works on it (the driver); `enter` and `due_s` are called under the caller's condition
-by the task's thread and the driver. It decides by `rules`, and asks the ledger.
+The task's thread enters slots, the driver claims them and looks at others', the settler says what
+is durable. It decides by `rules`, and asks the ledger.
 """
 
 from __future__ import annotations
@@ -127,8 +127,9 @@ class Desk:
                 wish.pending.error = self._budget_spent(slot)
             else:
                 self._see_again(wish.pending)
-        self.open += len(granted)
-        self._alone_open = bool(granted) and granted[0].move is Move.CLAIM_ALONE
+        with self._guard:
+            self.open += len(granted)
+            self._alone_open = bool(granted) and granted[0].move is Move.CLAIM_ALONE
         self._park([wish for wish in granted if wish.move is Move.PARK])
         return self._works([wish for wish in granted if wish.move is not Move.PARK])
 
@@ -149,7 +150,7 @@ class Desk:
 
     def _budget_spent(self, slot: Slot) -> BudgetSpent:
         totals = self._ledger.totals(slot.step)
-        usd = f"{totals.spent_micros / MICROS:.6f}"
+        usd = f"{(totals.spent_micros + totals.reserved_micros) / MICROS:.6f}"
         return BudgetSpent(step=self._asker.step, calls=totals.calls, usd=usd)
 
     def _park(self, wishes: Sequence[_Wish]) -> None:
@@ -176,9 +177,10 @@ class Desk:
             answer.pending.bought_here = answer.outcome is not None
             answer.pending.outcome = answer.outcome
             answer.pending.error = answer.error
-        self.open -= len(answers)
-        self._unseen += len(answers)
-        self._alone_open = self._alone_open and self.open > 0
+        with self._guard:
+            self.open -= len(answers)
+            self._unseen += len(answers)
+            self._alone_open = self._alone_open and self.open > 0
 
     def look_again(self, now_s: float) -> None:
         """Look up slots that others owned; read out owners that died."""
@@ -199,9 +201,13 @@ class Desk:
             self._poll_s = _POLL_FIRST_S if moved else min(_POLL_MOST_S, 2 * self._poll_s)
             self._look_at_s = now_s + self._poll_s
 
-    def idle(self, results: Sequence[Answered]) -> bool:
+    def idle(self) -> bool:
         """Tell whether others should see outcomes now, not on the way of the next claim."""
-        return self._unseen > 0 and not results and not self.can_claim()
+        return self._unseen > 0 and not self.can_claim()
+
+    def shown(self) -> None:
+        """Say that others see all outcomes that were settled until now."""
+        self._unseen = 0
 
     def forget(self) -> None:
         """Drop what was not claimed: the task wants no more."""

@@ -21,16 +21,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import make_directories, os_errors, sha256_of, write_replace
-from holdfast.errors import Damaged, LedgerMismatch, UsageInvalid
+from holdfast.errors import Damaged, LedgerMismatch, StorageFailed, UsageInvalid
 from holdfast.ledger import owners, slots, steps
-from holdfast.ledger.compact import Compactor, due, refresh, round_of, waiting
+from holdfast.ledger.claims import claim as take
+from holdfast.ledger.compact import Compactor, due, round_of, waiting
 from holdfast.ledger.contract import (
     Claim,
     DeadLetter,
@@ -45,8 +45,8 @@ from holdfast.ledger.contract import (
 )
 from holdfast.ledger.database import Database
 from holdfast.ledger.owner import OwnerLock, new_owner
-from holdfast.ledger.segment import Entry, Placed, SegmentWriter, read_entry
-from holdfast.ledger.settled import SettledTable
+from holdfast.ledger.reading import Reader
+from holdfast.ledger.segment import Entry, Placed, SegmentWriter
 
 BLOB_BYTES = 1 << 20
 """Larger answers go to a blob. Smaller: more files. Larger: a segment or row group of few rows."""
@@ -102,17 +102,21 @@ class FileLedger:
         if not (create or (self.path / "ledger.sqlite").exists()):
             raise LedgerMismatch(path=str(self.path), found="none", wanted=str(expected_id))
         _make_directory(self.path)
-        self._database = Database(self.path / "ledger.sqlite", create=create)
+        # SQLite does not wait when two connections turn a new file into WAL mode at once.
+        with owners.try_lock(self.path / "open.lock", wait=True):
+            self._database = Database(self.path / "ledger.sqlite", create=create)
         self._id = self._database.ledger_id
         if expected_id not in (None, self._id):
             raise LedgerMismatch(path=str(self.path), found=self._id, wanted=str(expected_id))
-        self._table = SettledTable()
-        self._names: dict[int, str] = {}
-        self._reading = threading.Lock()
-        self._writing = threading.RLock()
+        self._reader = Reader(self._database, self.path)
+        # Taken in this order: appending, owning, the database's own, unseen.
+        self._appending = threading.RLock()
+        self._owning = threading.Lock()
+        self._unseen = threading.Lock()
         self._lock: OwnerLock | None = None
         self._owner = 0
         self._token = ""
+        self._abandoned = False
         self._writer: SegmentWriter | None = None
         self._segment = 0
         self._segments_made = 0
@@ -137,52 +141,7 @@ class FileLedger:
 
     def lookup(self, wanted: Sequence[SlotHash]) -> View:
         """Return what is known of slots. Every outcome returned is durable."""
-        with self._reading:
-            while True:
-                rows = slots.read(self._database, wanted)
-                if self._table.generation != rows.generation:
-                    refresh(self._table, self._database, self.path / "settled")
-                    continue
-                try:
-                    entries = self._read_recorded(rows.recorded)
-                except FileNotFoundError:
-                    # Compacted since the rows were read: they say so when read again.
-                    if slots.read(self._database, wanted).generation == rows.generation:
-                        raise Damaged(
-                            path=str(self.path / "segments"), what="a segment is missing"
-                        ) from None
-                    continue
-                missing = [h for h in wanted if h not in entries and h not in rows.open]
-                entries.update(self._table.find(set(missing)))
-                outcomes = {hash_: self._whole(entry) for hash_, entry in entries.items()}
-                return View(rows.generation, outcomes, rows.open)
-
-    def _read_recorded(
-        self, recorded: Mapping[SlotHash, slots.RecordedAt]
-    ) -> dict[SlotHash, Entry]:
-        entries: dict[SlotHash, Entry] = {}
-        for hash_, at in recorded.items():
-            name = self._names.get(at.segment) or slots.segment_name(self._database, at.segment)
-            if name is None:
-                raise FileNotFoundError
-            self._names[at.segment] = name
-            entry = read_entry(self.path / "segments" / name, at.place)
-            if entry.outcome.slot.hash != hash_:
-                raise Damaged(path=name, what=f"record {at.place.sequence} is another slot's")
-            entries[hash_] = entry
-        return entries
-
-    def _whole(self, entry: Entry) -> Outcome:
-        if entry.blob is None:
-            return entry.outcome
-        path = self.path / "blobs" / entry.blob
-        try:
-            answer = path.read_bytes()
-        except FileNotFoundError as error:
-            raise Damaged(path=str(path), what="the blob of an answer is missing") from error
-        if sha256_of([answer]) != entry.blob:
-            raise Damaged(path=str(path), what="the blob of an answer is altered")
-        return replace(entry.outcome, answer=answer)
+        return self._reader.lookup(wanted)
 
     def dead_letters(self, step: int) -> Iterator[DeadLetter]:
         """Yield the rows refused for good under on_error="dead_letter"."""
@@ -192,17 +151,23 @@ class FileLedger:
 
     def claim(self, claims: Sequence[Claim], *, generation: int, limit: Limit) -> Grant:
         """Take slots, durably, in one transaction. See the contract."""
-        with self._writing:
-            owner = self._own()
-            recorded, self._unindexed = self._unindexed, []
-            try:
-                grant, self._change = slots.claim(
-                    self._database, owner, claims, generation, limit, recorded
-                )
-            except BaseException:
-                self._unindexed = recorded + self._unindexed
-                raise
+        owner = self._own()
+        recorded = self._take_unindexed()
+        try:
+            grant, self._change = take(self._database, owner, claims, generation, limit, recorded)
+        except BaseException:  # whatever it is, the outcomes are still to be shown
+            self._add_unindexed(recorded)
+            raise
         return grant
+
+    def _take_unindexed(self) -> list[tuple[int, Placed]]:
+        with self._unseen:
+            taken, self._unindexed = self._unindexed, []
+        return taken
+
+    def _add_unindexed(self, recorded: Sequence[tuple[int, Placed]]) -> None:
+        with self._unseen:
+            self._unindexed.extend(recorded)
 
     def settle(self, outcomes: Sequence[Outcome]) -> None:
         """Make outcomes durable before returning. See the contract.
@@ -212,19 +177,19 @@ class FileLedger:
         3. Their rows follow, with the next claim or `flush`; until then the segment alone knows.
         """
         entries = [self._entry(outcome) for outcome in outcomes]
-        with self._writing:
+        with self._appending:
             self._own()
             writer = self._writer or self._open_segment()
             places = writer.append(entries)
-            for entry, place in zip(entries, places, strict=True):
-                # Only what the index needs: the answer is on disk now.
-                light = replace(entry, outcome=replace(entry.outcome, answer=None))
-                self._unindexed.append((self._segment, Placed(light, place)))
+            segment = self._segment
+            self._add_unindexed(
+                [(segment, Placed(e, p)) for e, p in zip(entries, places, strict=True)]
+            )
             if writer.end >= SEGMENT_BYTES:
                 self._seal_segment()
 
     def _entry(self, outcome: Outcome) -> Entry:
-        stamped = replace(outcome, recorded_ms=outcome.recorded_ms or self._clock.wall_ms())
+        stamped = outcome if outcome.recorded_ms else self._stamped(outcome)
         if outcome.answer is None or len(outcome.answer) <= BLOB_BYTES:
             return Entry(stamped, self._change)
         name = sha256_of([outcome.answer])
@@ -233,30 +198,41 @@ class FileLedger:
         crashpoint("ledger.blob.after")
         return Entry(stamped, self._change, name)
 
+    def _stamped(self, o: Outcome) -> Outcome:
+        # Not `replace`: it costs as much as writing the outcome.
+        now = self._clock.wall_ms()
+        return Outcome(
+            o.slot, o.status, o.answer, o.reason, o.attempts, o.cost_micros, now, o.dead_letter
+        )
+
     def flush(self) -> None:
         """Make everything that was settled visible to others before returning."""
-        with self._writing:
-            recorded = list(self._unindexed)
+        recorded = self._take_unindexed()
+        try:
             slots.index(self._database, self._owner, recorded)
-            del self._unindexed[: len(recorded)]
+        except BaseException:  # whatever it is, the outcomes are still to be shown
+            self._add_unindexed(recorded)
+            raise
 
     def release(self, given: Sequence[Slot], *, in_doubt: bool = False) -> None:
         """Give back claimed slots. See the contract."""
         if given:
             hashes = [slot.hash for slot in given]
-            with self._writing:
-                slots.release(self._database, self._own(), hashes, in_doubt=in_doubt)
+            slots.release(self._database, self._own(), hashes, in_doubt=in_doubt)
 
     def _own(self) -> int:
         """Become an owner: the lock is held before any row names us."""
-        if self._lock is None:
-            self._lock = new_owner(self.path / "owners")
-            self._token = self._lock.token
-            crashpoint("ledger.owner.before")
-            self._owner = owners.register(
-                self._database, self._lock.token, os.getpid(), self._clock.wall_ms()
-            )
-            crashpoint("ledger.owner.after")
+        if self._abandoned:
+            raise StorageFailed(path=str(self.path), error="this owner was given up; open it again")
+        with self._owning:
+            if self._lock is None:
+                lock = new_owner(self.path / "owners")
+                crashpoint("ledger.owner.before")
+                self._owner = owners.register(
+                    self._database, lock.token, os.getpid(), self._clock.wall_ms()
+                )
+                crashpoint("ledger.owner.after")
+                self._lock, self._token = lock, lock.token
         return self._owner
 
     def _open_segment(self) -> SegmentWriter:
@@ -310,7 +286,8 @@ class FileLedger:
             compactor = Compactor(self._database, self.path / "segments", self.path / "settled")
             worked = False
             while (sealed := waiting(self._database)) and (force or due(sealed)):
-                compactor.compact(round_of(sealed))
+                if not compactor.compact(round_of(sealed)):
+                    break
                 worked = True
             while compactor.merge():
                 worked = True
@@ -326,21 +303,26 @@ class FileLedger:
 
     def abandon(self) -> None:
         """End this owner as a crash would: its lock goes, others read its segments."""
+        self._abandoned = True
         if self._lock is not None:
             self._lock.release()
 
+    @property
+    def is_usable(self) -> bool:
+        """Tell whether this handle may still claim."""
+        return not self._abandoned
+
     def close(self) -> None:
         """Flush and end this owner. Slots still open are in doubt afterwards."""
-        with self._writing:
-            if self._lock is not None:
+        with self._appending:
+            if self._lock is not None and not self._abandoned:
                 self._seal_segment()
                 slots.reap(self._database, self._owner, ())
                 self._lock.release(remove=True)
                 self._lock = None
         if self._housekeeper is not None:
             self._housekeeper.join()
-        with self._reading:
-            self._table.close()
+        self._reader.close()
         self._database.close()
 
 

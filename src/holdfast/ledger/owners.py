@@ -125,13 +125,13 @@ def sweep_locks(database: Database, directory: Path) -> None:
 
 
 @contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
+def try_lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Hold an exclusive lock on a file for the block, or say that somebody else does."""
     with os_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
         else:

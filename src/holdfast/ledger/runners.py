@@ -28,20 +28,34 @@ class ReadyQueue:
         self._changed = threading.Condition()
         self._works: deque[Work] = deque()
         self._closed = False
+        self._workers = 0
         self.in_flight = 0
 
     def put(self, works: Iterable[Work]) -> None:
         """Add work."""
         with self._changed:
+            added = len(self._works)
             self._works.extend(works)
-            self._changed.notify_all()
+            self._changed.notify(len(self._works) - added)
+
+    def hire(self, capacity: int) -> int:
+        """Return how many workers more, of at most `capacity`, the waiting work needs.
+
+        They count as working from here until `take` sends them away, so that no work is put
+        between a worker's last look and its leaving.
+        """
+        with self._changed:
+            wanted = max(0, min(capacity - self._workers, len(self._works)))
+            self._workers += wanted
+            return wanted
 
     def take(self, *, wait: bool) -> Work | None:
-        """Begin the next work; None when there is none and no waiting, or at the end."""
+        """Begin the next work. None: there is none, and the worker leaves."""
         with self._changed:
             while wait and not self._works and not self._closed:
                 self._changed.wait()
             if not self._works:
+                self._workers -= 1
                 return None
             self.in_flight += 1
             return self._works.popleft()
@@ -106,15 +120,10 @@ class ThreadRunner:
         self._stopped = threading.Event()
         self._guard = threading.Lock()
         self._running: dict[int, _Call] = {}
-        self._threads = 0
 
     def kick(self) -> None:
         """Start threads until there are enough for what waits."""
-        wanted = min(self._capacity, len(self._queue) + self._queue.in_flight)
-        with self._guard:
-            missing = wanted - self._threads
-            self._threads += max(0, missing)
-        for _ in range(missing):
+        for _ in range(self._queue.hire(self._capacity)):
             self._start(None, None)
 
     def _start(self, work: Work | None, error: BaseException | None) -> None:
@@ -206,7 +215,6 @@ class LoopRunner:
     ) -> None:
         self._asker, self._queue, self._deliver = asker, queue, deliver
         self._capacity, self._timeout_s, self._gate = capacity, timeout_s, gate
-        self._active = 0
         self._stopped = False
         self._waiting: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -218,23 +226,20 @@ class LoopRunner:
 
     def kick(self) -> None:
         """Start coroutines until there are enough for what waits."""
-        self._loop.call_soon_threadsafe(self._spawn)
+        if hired := self._queue.hire(self._capacity):
+            self._loop.call_soon_threadsafe(self._spawn, hired)
 
-    def _spawn(self) -> None:
-        while self._active < self._capacity and (work := self._queue.take(wait=False)) is not None:
-            self._active += 1
-            task = self._loop.create_task(self._work(work))
+    def _spawn(self, hired: int) -> None:
+        for _ in range(hired):
+            task = self._loop.create_task(self._work())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, first: Work) -> None:
-        work: Work | None = first
-        while work is not None:
+    async def _work(self) -> None:
+        while (work := self._queue.take(wait=False)) is not None:
             answers = await self._serve(work)
             self._queue.end()
             self._deliver(answers)
-            work = self._queue.take(wait=False)
-        self._active -= 1
 
     async def _serve(self, work: Work) -> Sequence[Answered]:
         verdict: Verdict = Again(0.0)
@@ -251,7 +256,7 @@ class LoopRunner:
                 verdict = self._asker.answered(work, value)
         if isinstance(verdict, Split):
             self._queue.put(verdict.works)
-            self._spawn()
+            self._spawn(self._queue.hire(self._capacity))
             return ()
         return verdict
 

@@ -131,9 +131,13 @@ def write_settled(path: Path, tables: Iterable[pa.Table]) -> Layout:
     """Write sorted tables as a settled file, durable with its name. Returns its layout."""
     firsts: list[tuple[int, bytes]] = []
     with os_errors(path):
-        with pq.ParquetWriter(
-            path, SCHEMA, compression="zstd", use_dictionary=False, write_page_checksum=True
-        ) as writer:
+        # A path would load pyarrow's file systems, S3's among them: seconds on a busy machine.
+        with (
+            pa.OSFile(str(path), "wb") as sink,
+            pq.ParquetWriter(
+                sink, SCHEMA, compression="zstd", use_dictionary=False, write_page_checksum=True
+            ) as writer,
+        ):
             for table in tables:
                 for group in _groups_of(table):
                     firsts.append((group.num_rows, group.column("hash")[0].as_py()))
@@ -153,7 +157,8 @@ def _groups_of(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def _layout_of(path: Path, firsts: Sequence[tuple[int, bytes]]) -> Layout:
-    metadata = pq.read_metadata(path)
+    with pa.OSFile(str(path)) as source:
+        metadata = pq.ParquetFile(source).metadata
     size = path.stat().st_size
     footer = size - 8 - metadata.serialized_size
     starts = [

@@ -1,36 +1,45 @@
-"""Slots in SQLite: claims, the index of recorded outcomes, owners, segments.
+"""Slots in SQLite: open ones, those in doubt, and the index of recorded outcomes.
 
 Format: docs/internals/ledger.md#sqlite. A slot's row is open (no segment), in doubt (no segment,
 no owner) or recorded (a segment and a place in it). It leaves this table when its outcome is in a
 settled file. Invariants:
 
-* A row is inserted or taken over by one transaction: of two askers one gets it.
 * A row becomes recorded only after its outcome's frame is durable.
-* A claim names the generation of settled files its asker searched. Another generation grants
-  nothing: the slot may have been settled and compacted in between.
+* A dead owner's open slots lose their owner in the transaction that records what it had written.
 
-Crash points: `ledger.claim.*`, `ledger.index.*`, `ledger.release.*`, `ledger.reap.*`.
+Claims are in claims.py. Crash points: `ledger.index.*`, `ledger.release.*`, `ledger.reap.*`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import apsw
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast.errors import Damaged
 from holdfast.ledger import steps
-from holdfast.ledger.contract import Claim, DeadLetter, Grant, Limit, OpenSlot, Slot, SlotHash
+from holdfast.ledger.contract import (
+    DeadLetter,
+    OpenSlot,
+    Slot,
+    SlotHash,
+)
 from holdfast.ledger.database import COLUMNS, Database, crc_of, row_crc, rows_of
 from holdfast.ledger.segment import Place, Placed
 
 _COLUMNS = ", ".join(COLUMNS["slot"])
 # S608 below: every name comes from constants.
-_READ = f"SELECT {_COLUMNS}, crc FROM slot WHERE hash=?"  # noqa: S608
-_WRITE = f"INSERT OR REPLACE INTO slot VALUES({','.join('?' * len(COLUMNS['slot']))},?)"
+_READ = f"SELECT {_COLUMNS}, crc FROM slot WHERE hash"  # noqa: S608
+_MARKS = f"({','.join('?' * (len(COLUMNS['slot']) + 1))})"
+STATEMENT_ROWS = 500
+"""Rows of one statement. Each statement lets go of Python's lock and has to get it back, which
+with several busy threads costs more than the statement; SQLite takes 32,766 values at most."""
+_INSERT = "INSERT OR IGNORE INTO slot VALUES"
+_WRITE = f"INSERT OR REPLACE INTO slot VALUES{_MARKS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class SlotRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class SlotRow:
     """One row of the table, checked."""
 
     slot: Slot
@@ -61,21 +70,40 @@ class _Row:
     at: RecordedAt | None
 
     def open(self) -> OpenSlot:
+        """Return what is said of it while it has no outcome."""
         return OpenSlot(self.owner, self.attempts, self.slot.inputs)
 
 
-def _read_row(connection: apsw.Connection, hash_: SlotHash, label: str) -> _Row | None:
-    row = connection.execute(_READ, (hash_,)).fetchone()
-    if row is None:
-        return None
-    if row[-1] != row_crc(*row[:-1]):
-        raise Damaged(path=label, what=f"the row of slot {hash_.hex()} is altered")
-    (_, step, key, inputs, owner, attempts, held, segment, sequence, position, length, _) = row
-    at = None if segment is None else RecordedAt(segment, Place(sequence, position, length))
-    return _Row(Slot(hash_, step, key, inputs), owner, attempts, held, at)
+def read_rows(
+    connection: apsw.Connection, hashes: Sequence[SlotHash], label: str
+) -> dict[SlotHash, SlotRow]:
+    """Return the rows of slots that have one, checked."""
+    found: dict[SlotHash, SlotRow] = {}
+    for start in range(0, len(hashes), STATEMENT_ROWS):
+        some = hashes[start : start + STATEMENT_ROWS]
+        for row in rows_of(connection, f"{_READ} IN ({','.join('?' * len(some))})", some):
+            if row[-1] != row_crc(*row[:-1]):
+                raise Damaged(path=label, what=f"the row of slot {row[0].hex()} is altered")
+            (hash_, step, key, inputs, owner, attempts, held, segment, *place, _) = row
+            at = None if segment is None else RecordedAt(segment, Place(*place))
+            slot = Slot(SlotHash(hash_), step, key, inputs)
+            found[slot.hash] = SlotRow(slot, owner, attempts, held, at)
+    return found
 
 
-def _write_row(connection: apsw.Connection, row: _Row) -> None:
+def insert_rows(connection: apsw.Connection, slots: Sequence[Slot], owner: int, held: int) -> bool:
+    """Insert slots that are claimed for the first time, those that have no row. All of them?"""
+    values: list[Any] = []
+    for slot in slots:
+        row = (slot.hash, slot.step, slot.key, slot.inputs, owner, 1, held, None, None, None, None)
+        values += row
+        values.append(row_crc(*row))
+    connection.execute(_INSERT + ",".join([_MARKS] * len(slots)), values)
+    return bool(connection.changes() == len(slots))
+
+
+def write_row(connection: apsw.Connection, row: SlotRow) -> None:
+    """Insert or replace one row."""
     slot, at = row.slot, row.at
     place = (None,) * 4 if at is None else (
         at.segment, at.place.sequence, at.place.position, at.place.length,
@@ -86,16 +114,13 @@ def _write_row(connection: apsw.Connection, row: _Row) -> None:
     connection.execute(_WRITE, (*values, row_crc(*values)))
 
 
-def read(database: Database, hashes: Iterable[SlotHash]) -> SlotRows:
+def read(database: Database, hashes: Sequence[SlotHash]) -> SlotRows:
     """Return what is known of slots, on one view."""
     open_: dict[SlotHash, OpenSlot] = {}
     recorded: dict[SlotHash, RecordedAt] = {}
     with database.reading() as connection:
         generation = database.meta("generation")
-        for hash_ in hashes:
-            row = _read_row(connection, hash_, database.label)
-            if row is None:
-                continue
+        for hash_, row in read_rows(connection, hashes, database.label).items():
             if row.at is None:
                 open_[hash_] = row.open()
             else:
@@ -103,90 +128,64 @@ def read(database: Database, hashes: Iterable[SlotHash]) -> SlotRows:
     return SlotRows(generation, open_, recorded)
 
 
-def claim(
-    database: Database,
-    owner: int,
-    claims: Sequence[Claim],
-    generation: int,
-    limit: Limit,
-    recorded: Sequence[tuple[int, Placed]] = (),
-) -> tuple[Grant, int]:
-    """Take slots for `owner` in one transaction. Returns the grant and the change number.
-
-    `recorded` are durable outcomes that become visible on the way, to save a transaction.
-
-    1. Settled files that the asker has not searched: nothing is granted.
-    2. Each slot that is as the asker saw it (absent, or in doubt with as many attempts) is taken
-       and its attempt counted. A call that kills its process is so counted before it is made.
-    3. COMMIT. Crash before: nothing was claimed. Crash after: in doubt, though nobody was called.
-    """
-    granted: dict[SlotHash, int] = {}
-    refused: list[SlotHash] = []
-    with database.transaction() as connection:
-        _record(database, connection, owner, recorded)
-        change = database.meta("change")
-        if database.meta("generation") == generation:
-            rooms = {
-                step: steps.room(database, connection, step, limit)
-                for step in {wish.slot.step for wish in claims}
-            }
-            for wish in claims:
-                row = _read_row(connection, wish.slot.hash, database.label)
-                if not _as_seen(row, wish):
-                    continue
-                room = rooms[wish.slot.step]
-                if wish.call and not room.take(lost=row.held if row is not None else 0):
-                    refused.append(wish.slot.hash)
-                    continue
-                attempts = (row.attempts if row is not None else 0) + wish.call
-                held = room.each if wish.call or row is None else row.held
-                _write_row(connection, _Row(wish.slot, owner, attempts, held, None))
-                granted[wish.slot.hash] = attempts
-            for room in rooms.values():
-                room.store(connection)
-            change += 1
-            database.set_meta("change", change)
-        crashpoint("ledger.claim.before")
-    crashpoint("ledger.claim.after")
-    return Grant(granted, tuple(refused)), change
-
-
-def _as_seen(row: _Row | None, wish: Claim) -> bool:
-    if row is None or wish.after is None:
-        return row is None and wish.after is None
-    return row.at is None and row.owner is None and row.attempts == wish.after.attempts
-
-
 def index(database: Database, owner: int, recorded: Sequence[tuple[int, Placed]]) -> None:
     """Let others see durable outcomes of `owner`, given with the id of their segment."""
     if not recorded:
         return
     with database.transaction() as connection:
-        _record(database, connection, owner, recorded)
+        record(connection, owner, recorded)
         crashpoint("ledger.index.before")
     crashpoint("ledger.index.after")
 
 
-def _record(
-    database: Database,
-    connection: apsw.Connection,
-    owner: int,
-    recorded: Sequence[tuple[int, Placed]],
-) -> None:
+def record(connection: apsw.Connection, owner: int, recorded: Sequence[tuple[int, Placed]]) -> None:
+    """Give open slots of `owner` their places.
+
+    What is not open was recorded before, by an earlier reading of the same segment.
+    """
     sums: dict[int, steps.Sums] = {}
-    for segment, placed in recorded:
-        outcome = placed.entry.outcome
-        row = _read_row(connection, outcome.slot.hash, database.label)
-        if row is None or row.at is not None or row.owner != owner:
-            # Seen before, by an earlier reading of the same segment.
-            continue
-        at = RecordedAt(segment, placed.place)
-        _write_row(connection, _Row(outcome.slot, owner, outcome.attempts, 0, at))
-        sums.setdefault(outcome.slot.step, steps.Sums()).add(outcome, row.held)
-        if outcome.dead_letter:
-            _add_dead_letter(connection, placed)
+    for start in range(0, len(recorded), STATEMENT_ROWS):
+        some = recorded[start : start + STATEMENT_ROWS]
+        held = _held(connection, owner, some)
+        fresh = [one for one in some if one[1].entry.outcome.slot.hash in held]
+        if fresh:
+            _record_rows(connection, owner, fresh)
+        for _, placed in fresh:
+            outcome = placed.entry.outcome
+            reserved = held[outcome.slot.hash]
+            sums.setdefault(outcome.slot.step, steps.Sums()).add(outcome, reserved)
+            if outcome.dead_letter:
+                _add_dead_letter(connection, placed)
     for step, added in sums.items():
         steps.add(connection, step, added)
+
+
+def _held(
+    connection: apsw.Connection, owner: int, recorded: Sequence[tuple[int, Placed]]
+) -> dict[bytes, int]:
+    """Return what open slots of `owner` have reserved."""
+    hashes = [placed.entry.outcome.slot.hash for _, placed in recorded]
+    # S608: only question marks are put in.
+    marks = ",".join("?" * len(hashes))
+    query = f"SELECT hash, held FROM slot WHERE owner=? AND segment IS NULL AND hash IN ({marks})"  # noqa: S608
+    return dict(rows_of(connection, query, [owner, *hashes]))
+
+
+def _record_rows(
+    connection: apsw.Connection, owner: int, recorded: Sequence[tuple[int, Placed]]
+) -> None:
+    values: list[Any] = []
+    for segment, placed in recorded:
+        outcome, place = placed.entry.outcome, placed.place
+        slot = outcome.slot
+        row = (
+            *(slot.hash, slot.step, slot.key, slot.inputs, owner, outcome.attempts, 0),
+            *(segment, place.sequence, place.position, place.length),
+        )
+        values += row
+        values.append(row_crc(*row))
+    marks = ",".join([_MARKS] * len(recorded))
+    connection.execute(f"INSERT OR REPLACE INTO slot VALUES{marks}", values)
 
 
 def _add_dead_letter(connection: apsw.Connection, placed: Placed) -> None:
@@ -198,16 +197,15 @@ def _add_dead_letter(connection: apsw.Connection, placed: Placed) -> None:
     connection.execute(statement, (*values, row_crc(*values)))
 
 
-def release(database: Database, owner: int, hashes: Iterable[SlotHash], *, in_doubt: bool) -> None:
+def release(database: Database, owner: int, hashes: Sequence[SlotHash], *, in_doubt: bool) -> None:
     """Forget open slots of `owner`, or leave them in doubt."""
     with database.transaction() as connection:
         given: Counter[int] = Counter()
-        for hash_ in hashes:
-            row = _read_row(connection, hash_, database.label)
-            if row is None or row.at is not None or row.owner != owner:
+        for hash_, row in read_rows(connection, hashes, database.label).items():
+            if row.at is not None or row.owner != owner:
                 continue
             if in_doubt:
-                _write_row(connection, replace(row, owner=None))
+                write_row(connection, replace(row, owner=None))
             else:
                 connection.execute("DELETE FROM slot WHERE hash=?", (hash_,))
                 given[row.slot.step] += row.held
@@ -226,7 +224,7 @@ def reap(database: Database, owner: int, recorded: Sequence[tuple[int, Placed]])
     with database.transaction() as connection:
         if not connection.execute("SELECT 1 FROM owner WHERE id=?", (owner,)).fetchall():
             return
-        _record(database, connection, owner, recorded)
+        record(connection, owner, recorded)
         connection.execute("UPDATE slot SET owner=NULL WHERE owner=? AND segment IS NULL", (owner,))
         # S608: the expression comes from a constant table.
         doubt = f"UPDATE slot SET crc={crc_of('slot')} WHERE owner IS NULL"  # noqa: S608

@@ -50,20 +50,24 @@ class Room:
     reserved: int
     each: int
 
-    def take(self, *, lost: int) -> bool:
-        """Reserve one call, or say that the budget does not allow it.
+    def most(self, wanted: int) -> int:
+        """Return how many of `wanted` calls the budget allows."""
+        if self.limit.calls is not None:
+            wanted = min(wanted, self.limit.calls - self.calls)
+        if self.limit.cost_micros is not None:
+            left = self.limit.cost_micros - self.spent - self.reserved
+            # A call of unknown price is allowed as long as anything is left.
+            wanted = min(wanted, left // self.each if self.each else wanted * (left > 0))
+        return max(0, wanted)
+
+    def take(self, *, lost: int) -> None:
+        """Reserve one call.
 
         `lost` was reserved by an attempt whose outcome is unknown: it counts as charged.
         """
-        after = self.spent + self.reserved + self.each
-        if self.limit.calls is not None and self.calls >= self.limit.calls:
-            return False
-        if self.limit.cost_micros is not None and after > self.limit.cost_micros:
-            return False
         self.calls += 1
         self.spent += lost
         self.reserved += self.each - lost
-        return True
 
     def store(self, connection: apsw.Connection) -> None:
         """Write the counters back, inside the transaction of the claims."""
@@ -155,7 +159,7 @@ def totals(database: Database, step: int) -> Totals:
     with database.reading() as connection:
         found = rows_of(
             connection,
-            "SELECT calls, spent, dearest, bought, parked, failed FROM step WHERE id=?",
+            "SELECT calls, spent, reserved, dearest, bought, parked, failed FROM step WHERE id=?",
             (step,),
         )
         invariant(len(found) == 1, f"{database.label}: step {step} is unknown")
@@ -164,6 +168,6 @@ def totals(database: Database, step: int) -> Totals:
             "SELECT count(*), count(*) - count(owner) FROM slot WHERE step=? AND segment IS NULL",
             (step,),
         )[0]
-    calls, spent, dearest, bought, parked, failed = found[0]
+    calls, spent, reserved, dearest, bought, parked, failed = found[0]
     settled = {Status.BOUGHT: bought, Status.PARKED: parked, Status.FAILED: failed}
-    return Totals(calls, spent, dearest, settled, counts[0], counts[1])
+    return Totals(calls, spent, reserved, dearest, settled, counts[0], counts[1])

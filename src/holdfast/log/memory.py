@@ -178,7 +178,7 @@ class MemoryBackend(QueueBackend):
                 self._changed.wait_for(lambda: offset < source.free, timeout_s)
             start = max(offset, source.first)
             low = start - source.first
-            records = source.records[low : low + count]
+            records = source.records[low : low + max(count, 0)]
         return [
             StoredRecord(topic, partition, cast("Offset", place), record)
             for place, record in enumerate(records, start)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from holdfast._base.invariant import invariant
-from holdfast.intake.csv_rows import ends_in_quotes, row_spans
+from holdfast.intake.csv_rows import ends_in_quotes, row_spans, shown
 from holdfast.spark.csv_parse import parse
 from holdfast.spark.texts import possible
 from holdfast.spark.types import Column
@@ -108,10 +108,10 @@ def _fields(text: bytes, columns: Sequence[Column], note: Any = None) -> Any:
 def _wrong_in_column(values: Any, column: Column) -> dict[int, str]:
     encoded = pc.dictionary_encode(values).combine_chunks()
     distinct: list[bytes] = encoded.dictionary.to_pylist()
-    shown = [value for value in distinct if value or column.is_text]
+    asked = [value for value in distinct if value or column.is_text]
     may_be = possible(column)
-    refused = {value for value in shown if not may_be(value)}
-    refused.update(_refused([value for value in shown if value not in refused], column))
+    refused = {value for value in asked if not may_be(value)}
+    refused.update(_refused([value for value in asked if value not in refused], column))
     wrong = {}
     for position, index in enumerate(encoded.indices.to_pylist()):
         value = None if index is None else distinct[index]
@@ -136,8 +136,8 @@ def _refused(values: list[bytes], column: Column) -> list[bytes]:
 
 
 def _reason(value: bytes, column: Column) -> str:
-    shown = value.decode(errors="backslashreplace")[:_SHOWN_CHARACTERS]
+    text = shown(value, _SHOWN_CHARACTERS)
     if pa.types.is_string(column.arrow_type):
-        return f"column {column.name}: '{shown}' is not UTF-8 text"
+        return f"column {column.name}: '{text}' is not UTF-8 text"
     article = "an" if column.sql_type[0] in "aeiou" else "a"
-    return f"column {column.name}: '{shown}' is not {article} {column.sql_type}"
+    return f"column {column.name}: '{text}' is not {article} {column.sql_type}"

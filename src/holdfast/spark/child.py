@@ -87,6 +87,8 @@ def main() -> None:
     """Serve until the parent goes away."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with(parent)
+    # What Spark writes below the state is for its owner's eyes only.
+    os.umask(0o077)
     arm_from_environment()
     Child(socket.socket(fileno=descriptor)).serve()
     # Not through Python's exit handlers: they wait for a JVM that has nothing left to say.

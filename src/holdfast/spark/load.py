@@ -45,6 +45,10 @@ def search_path(reference: str) -> str | None:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageInvalid(what=f"there is no pipeline file {path}", remedy=_REMEDY)
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) != str(path.absolute()):
+        what = f"{path} has the name of a module that is loaded already"
+        raise UsageInvalid(what=what, remedy="Rename it.")
     # The directory goes on the path, so that Spark's Python workers can import the same module.
     directory = str(path.absolute().parent)
     if directory not in sys.path:
@@ -60,7 +64,7 @@ def _import(name: str) -> ModuleType:
     except SyntaxError as error:
         what = f"{error.filename}:{error.lineno}: {error.msg}"
         raise UsageInvalid(what=what, remedy="Correct the pipeline file.") from error
-    except Exception as error:  # a user's module may raise anything when it is imported
+    except (Exception, SystemExit) as error:  # a user's module may raise anything, or exit
         frame = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
         raise UsageInvalid(what=what, remedy="Correct it, or name another pipeline.") from error

@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from holdfast.engine.executor import Source
 from holdfast.errors import BadRows, HeaderWrong, UsageInvalid
 from holdfast.intake.tables import BadRowPolicy, TableSpec
-from holdfast.spark.source import LINE, RAW, REASON, read_csv, split_bad_rows
+from holdfast.spark.source import LINE, RAW, REASON, no_rows, read_csv, split_bad_rows
 
 _BAD_JSON = "not a JSON object of the declared columns"
 
@@ -64,7 +64,7 @@ def empty_frame(spark: SparkSession, table: TableSpec) -> DataFrame:
     if schema is None:
         what = f"table {table.name} has no file and no declared schema"
         raise UsageInvalid(what=what, remedy="Declare its schema, or hand in a file.")
-    return spark.createDataFrame([], schema)
+    return no_rows(spark, schema)
 
 
 def read_table(spark: SparkSession, table: TableSpec, sources: tuple[Source, ...]) -> TableFrame:
@@ -92,7 +92,7 @@ def _read(spark: SparkSession, table: TableSpec, fmt: str, sources: list[Source]
         if schema is None:
             what = f"table {table.name} has CSV chunks and no schema"
             raise UsageInvalid(what=what, remedy="Declare its schema.")
-        return read_csv(spark, schema, sources, table.on_bad_rows)
+        return read_csv(spark, schema, sources, table.on_bad_rows, table=table.name)
     if fmt == "json":
         return _read_json(spark, table, paths)
     if fmt == "binaryFile":

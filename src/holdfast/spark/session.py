@@ -95,7 +95,8 @@ def _silence_python_side() -> None:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     # PySpark prints a page of JSON for every column that a stage misspells. It must be made by
     # PySpark's own class: its calls have arguments that the standard one refuses.
-    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _session_settings() -> dict[str, str]:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -38,6 +39,9 @@ _ASIDE = StructType(
         StructField(REASON, StringType()),
     ]
 )
+
+_registered: WeakSet[SparkSession] = WeakSet()
+"""The sessions that know the source. Spark keeps its sources by session."""
 
 
 def read_csv(
@@ -68,11 +72,11 @@ def read_csv(
     if policy is BadRowPolicy.QUARANTINE:
         nullable = StructType([*nullable.fields, *_ASIDE.fields])
     if not sources:
-        # `createDataFrame([])` runs a job; this is empty before there is one.
-        nothing = spark.range(1).where(lit(False))
-        return nothing.select(*(lit(None).cast(f.dataType).alias(f.name) for f in nullable.fields))
-    # Registering again replaces an equal entry; asking first would take as long.
-    spark.dataSource.register(CsvChunks)
+        return no_rows(spark, nullable)
+    if spark not in _registered:
+        # Once: Spark logs a warning whenever a source replaces one of the same name.
+        spark.dataSource.register(CsvChunks)
+        _registered.add(spark)
     return (
         spark.read.format(FORMAT)
         .schema(nullable)
@@ -82,6 +86,15 @@ def read_csv(
         .option("table", table)
         .load()
     )
+
+
+def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return a frame of some columns without rows.
+
+    `createDataFrame([])` runs a job; this is empty before there is one.
+    """
+    nothing = spark.range(1).where(lit(False))
+    return nothing.select(*(lit(None).cast(f.dataType).alias(f.name) for f in schema.fields))
 
 
 def split_bad_rows(frame: DataFrame) -> tuple[DataFrame, DataFrame]:

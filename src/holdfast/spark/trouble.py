@@ -45,7 +45,6 @@ _LOST = (
     "stopped SparkContext",
     "Connection refused",
     "StatusCode.UNAVAILABLE",
-    "Python worker exited unexpectedly (crashed)",
 )
 
 

@@ -11,6 +11,7 @@ Every method is one transaction: it happens as a whole, and is durable when it r
 * Decisions are pure functions handed in (`ChunkRule`, `EndRule`, `BarrierRule`). They run inside
   the transaction, on facts read in it: nothing can change between the look and the act.
 * A method may be called from any thread, and by several processes on one store.
+* A number of 2^63 or more, or text that is no Unicode, raises UsageInvalid and changes nothing.
 
 A PostgreSQL store fills the same contract: nothing here speaks of SQLite.
 """
@@ -87,7 +88,8 @@ class IntakeStore(Protocol):
         ends: Sequence[End],
         barrier: BarrierRule,
     ) -> bool:
-        """Bind a complete listing: all chunks, their references in the log, all ENDs.
+        """Bind a complete listing: all chunks, their references in the log in the order given,
+        all ENDs.
 
         Chunks of whole tables are applied at once. Looks at the barrier (a run may be empty).
         Returns False, and changes nothing, if inputs of this run are bound already.

@@ -208,6 +208,8 @@ class Work:
     attempts: int
     failures: int
     error: str | None
+    pieces: int = 0
+    """How many pieces of results its commit appended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,9 @@ def check_fetch_at_the_end_finds_nothing(connect: Connect) -> None:
     assert backend.fetch_batch("t", Offset(2), count=5) == []
     assert backend.fetch("t", Offset(2), timeout_s=GLANCE_S) is None
     assert backend.fetch_batch("t", Offset(99), count=5, timeout_s=GLANCE_S) == []
+    assert backend.fetch_batch("t", Offset(1 << 40), count=5) == []
+    assert backend.fetch_batch("t", Offset(0), count=0) == []
+    assert backend.fetch_batch("t", Offset(0), count=-1) == []
 
 
 def check_fetch_waits_for_a_producer(connect: Connect) -> None:

@@ -144,19 +144,32 @@ def check_the_barrier_waits_for_exact_sets(connect: Connect) -> None:
     """END first or last: the barrier passes when every sender's set is applied, and once."""
     store = connect()
     scene = Scene.of(store, SenderDecl("t", "", 1), SenderDecl("u", "", 1))
-    assert scene.end(2)
-    for ordinal in (1, 2):
+    assert scene.end(3)
+    for ordinal in (3, 1, 2):
         assert store.bind_chunk(RUN, chunk(ordinal), bind)
-    scene.plan("a", chunk(2))
-    scene.commit("a")
-    scene.plan("b", chunk(1))
-    scene.commit("b")
-    assert store.read_barriers(RUN) == []
-    assert scene.state() == RunState.OPEN
+    for name, ordinal in (("a", 3), ("b", 1)):
+        scene.plan(name, chunk(ordinal))
+        scene.commit(name)
+    assert store.read_progress(RUN)[0].applied.ranges == ((1, 1), (3, 3))
     assert scene.end(0, table="u")
+    assert store.read_barriers(RUN) == []
+    scene.plan("c", chunk(2))
+    assert scene.state() == RunState.OPEN
+    scene.commit("c")
     assert store.read_barriers(RUN) == [1]
     assert scene.state() == RunState.FORWARDING
-    error_of(InvariantViolated, lambda: scene.plan("c", chunk(1)))
+    error_of(InvariantViolated, lambda: scene.plan("d", chunk(1)))
+
+
+def check_the_last_end_passes_the_barrier(connect: Connect) -> None:
+    """When all is applied, the END that says so completes the run."""
+    scene = Scene.of(connect(), SenderDecl("t", "", 1), SenderDecl("u", "", 1), bound=1)
+    scene.plan("a", chunk(1))
+    scene.commit("a")
+    assert scene.end(1)
+    assert scene.state() == RunState.OPEN
+    assert scene.end(0, table="u")
+    assert scene.state() == RunState.FORWARDING
 
 
 def check_the_last_chunk_of_a_whole_table_passes_the_barrier(connect: Connect) -> None:
@@ -229,7 +242,7 @@ def check_series_finish_a_run(connect: Connect) -> None:
         ("z", ("a", "b")),
     ]
     assert [piece.final for piece in store.list_pieces(RUN, "q")] == [False]
-    assert [piece.final for piece in store.list_pieces(RUN, "z")] == [True]
+    assert [piece.final for piece in store.list_pieces(RUN, "z")] == [False]
     works = [work.plan.work_id for work in store.list_work(RUN)]
     assert works == ["only", "series-z", "series-q3"]
     store.finish_run(scene.fence, RUN, {"z": "sum z", "q3": "sum q3"})
@@ -280,6 +293,7 @@ WORK: tuple[Check, ...] = (
     check_a_commit_is_visible_as_a_whole,
     check_a_work_is_committed_once,
     check_the_barrier_waits_for_exact_sets,
+    check_the_last_end_passes_the_barrier,
     check_the_last_chunk_of_a_whole_table_passes_the_barrier,
     check_a_durable_table_feeds_the_next_segment,
     check_barriers_are_passed_in_order,

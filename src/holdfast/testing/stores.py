@@ -80,14 +80,17 @@ def check_a_run_is_created_once(connect: Connect) -> None:
 def check_a_listing_is_bound_as_one(connect: Connect) -> None:
     """All chunks, references and ENDs at once; again: nothing; whole tables are applied."""
     store = connect()
-    scene = Scene.of(store, SenderDecl("t", "", 1), SenderDecl("side", "", 1, whole=True))
-    chunks = [chunk(1), chunk(1, table="side"), chunk(2)]
-    ends = [End("t", "", 2), End("side", "", 1)]
+    scene = Scene.of(
+        store, SenderDecl("t", "", 1), SenderDecl("side", "", 1, whole=True), SenderDecl("u", "", 1)
+    )
+    side_chunk, other = chunk(1, table="side"), chunk(1, table="u")
+    chunks = [chunk(1), side_chunk, other, chunk(2)]
+    ends = [End("t", "", 2), End("side", "", 1), End("u", "", 1)]
     assert store.bind_inputs(scene.fence, RUN, chunks, ends, complete)
-    assert references(store) == [chunk(1), chunk(2)]
-    assert store.list_chunks(RUN) == [chunk(1), chunk(2), chunk(1, table="side")]
-    assert store.list_chunks(RUN, "side") == [chunk(1, table="side")]
-    table, side = store.read_progress(RUN)
+    assert references(store) == [chunk(1), other, chunk(2)]
+    assert store.list_chunks(RUN) == [chunk(1), chunk(2), side_chunk, other]
+    assert store.list_chunks(RUN, "side") == [side_chunk]
+    table, side, _ = store.read_progress(RUN)
     assert (table.announced, table.received, table.applied) == (2, Intervals.first(2), Intervals())
     assert (side.announced, side.whole, side.applied) == (1, True, Intervals.first(1))
     before = scene.everything()
@@ -151,6 +154,24 @@ def check_a_chunk_is_bound_once(connect: Connect) -> None:
     assert scene.everything() == before
     gone = error_of(RunGone, lambda: store.bind_chunk(RunId("unknown"), chunk(1), bind))
     assert gone.run == "unknown"
+
+
+def check_what_no_store_can_hold_is_refused(connect: Connect) -> None:
+    """Numbers over 64 bits and broken text are the caller's mistake, and change nothing."""
+    store = connect()
+    scene = Scene.of(store)
+    before = scene.everything()
+    huge = 1 << 63
+    for call in (
+        partial(store.bind_chunk, RUN, chunk(huge), bind),
+        partial(store.bind_chunk, RUN, chunk(1, table="\ud800"), bind),
+        partial(store.bind_chunk, RUN, replace(chunk(1), size=huge), bind),
+        partial(store.record_end, RUN, End("t", "", huge), announce, complete),
+        partial(store.advance_offset, ingress_topic(RUN, 1), 0, "g", Offset(huge)),
+        partial(store.append_records, ingress_topic(RUN, 1), 0, [Record(b"x", "\ud800")]),
+    ):
+        error_of(UsageInvalid, call)
+        assert scene.everything() == before
 
 
 def check_only_declared_senders_count(connect: Connect) -> None:
@@ -264,6 +285,7 @@ CORE: tuple[Check, ...] = (
     check_a_wrong_listing_changes_nothing,
     check_an_empty_run_is_complete,
     check_a_chunk_is_bound_once,
+    check_what_no_store_can_hold_is_refused,
     check_only_declared_senders_count,
     check_progress_is_kept_as_ranges,
     check_an_end_is_recorded_once,

@@ -16,7 +16,7 @@ from holdfast.store.sqlite.connection import Database, require_sqlite
 from holdfast.store.sqlite.intake import IntakePart
 from holdfast.store.sqlite.leases import LeasePart
 from holdfast.store.sqlite.runs import RunPart
-from holdfast.store.sqlite.schema import create_file, migrate, sweep_temporary
+from holdfast.store.sqlite.schema import create_file, is_current, migrate, sweep_temporary
 from holdfast.store.sqlite.topics import TopicPart
 from holdfast.store.sqlite.work import WorkPart
 
@@ -48,8 +48,11 @@ class SqliteStore(LeasePart, IntakePart, WorkPart, RunPart, TopicPart):
                 create_file(path, config)
             sweep_temporary(path)
             database = Database.file(path, config)
-        with database.transaction() as connection:
-            migrate(connection, path=database.label)
+        with database.reading() as connection:
+            current = is_current(connection, path=database.label)
+        if not current:
+            with database.transaction() as connection:
+                migrate(connection)
         return cls(database, clock or SystemClock())
 
     @classmethod
@@ -58,7 +61,7 @@ class SqliteStore(LeasePart, IntakePart, WorkPart, RunPart, TopicPart):
         require_sqlite()
         database = Database.memory(config)
         with database.transaction() as connection:
-            migrate(connection, path=database.label, fresh=True)
+            migrate(connection)
         return cls(database, clock or SystemClock())
 
     def store_id(self) -> str:

@@ -10,8 +10,7 @@ import apsw
 
 from holdfast._base.clock import Clock
 from holdfast._base.ids import BatchId, Ordinal, RunId
-from holdfast._base.invariant import invariant
-from holdfast.errors import Fenced, RunGone
+from holdfast.errors import Fenced, InvariantViolated, RunGone
 from holdfast.store.rows import CLOSED_STATES, Chunk, ChunkKind, Fence, File, Run, RunState
 from holdfast.store.sqlite.connection import Database
 
@@ -98,7 +97,8 @@ def require_state(run: Run, *allowed: RunState) -> None:
         return
     if run.state in CLOSED_STATES:
         raise RunGone(run=run.run_id, state=run.state)
-    invariant(False, f"run {run.run_id} is {run.state}, not {' or '.join(allowed)}")
+    what = f"run {run.run_id} is {run.state}, not {' or '.join(allowed)}"
+    raise InvariantViolated(what=what)
 
 
 def move(
@@ -130,25 +130,28 @@ def chunk_from(row: tuple[Any, ...]) -> Chunk:
     return Chunk(table, sender, Ordinal(ordinal), ChunkKind(kind), *rest)
 
 
-def insert_chunk(connection: apsw.Connection, run_id: RunId, chunk: Chunk) -> None:
-    """Bind a chunk. Its identity is the primary key: it is bound once."""
-    connection.execute(
+def insert_chunks(connection: apsw.Connection, run_id: RunId, chunks: Iterable[Chunk]) -> None:
+    """Bind chunks. The identity of a chunk is the primary key: it is bound once."""
+    connection.executemany(
         "INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            run_id,
-            chunk.table,
-            chunk.sender,
-            chunk.ordinal,
-            chunk.kind,
-            chunk.location,
-            chunk.size,
-            chunk.checksum,
-            chunk.format,
-            chunk.start,
-            chunk.stop,
-            chunk.header,
-            chunk.file_size,
-            chunk.mtime_ns,
+            (
+                run_id,
+                chunk.table,
+                chunk.sender,
+                chunk.ordinal,
+                chunk.kind,
+                chunk.location,
+                chunk.size,
+                chunk.checksum,
+                chunk.format,
+                chunk.start,
+                chunk.stop,
+                chunk.header,
+                chunk.file_size,
+                chunk.mtime_ns,
+            )
+            for chunk in chunks
         ),
     )
 

@@ -90,6 +90,12 @@ def named_errors(path: str) -> Iterator[None]:
         apsw.NoMemError,
     ) as error:
         raise StorageFailed(path=path, error=str(error)) from error
+    except (OverflowError, UnicodeEncodeError) as error:
+        # Raised while a value is handed to SQLite: over 64 bits, or a lone half of a character.
+        raise UsageInvalid(
+            what=f"a number or a text that no store can hold ({error})",
+            remedy="Use numbers below 2^63 and well-formed text.",
+        ) from error
     except apsw.Error as error:
         raise InvariantViolated(what=f"{path}: {type(error).__name__}: {error}") from error
 

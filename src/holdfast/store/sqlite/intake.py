@@ -12,6 +12,8 @@ import apsw
 
 from holdfast._base.ids import RunId
 from holdfast._base.invariant import invariant
+from holdfast.errors import InvariantViolated
+from holdfast.log.contract import Record
 from holdfast.store.contract import (
     ENGINE_GROUP,
     BarrierRule,
@@ -38,7 +40,7 @@ from holdfast.store.sqlite.base import (
     canonical,
     chunk_from,
     hold_fence,
-    insert_chunk,
+    insert_chunks,
     lock_run,
     require_state,
     row_of,
@@ -68,6 +70,12 @@ def _sender_of(
     return SenderDecl(table, sender, segment, whole=bool(whole)), announced
 
 
+def _declared(known: tuple[SenderDecl, int | None] | None, table: str) -> SenderDecl:
+    if known is None:
+        raise InvariantViolated(what=f"a sender of table {table} that no run declares was accepted")
+    return known[0]
+
+
 def _stored_chunk(connection: apsw.Connection, run_id: RunId, chunk: Chunk) -> Chunk | None:
     row = row_of(connection, _ONE_CHUNK, run_id, chunk.table, chunk.sender, chunk.ordinal)
     return chunk_from(row) if row else None
@@ -81,22 +89,24 @@ def _is_condemned(connection: apsw.Connection, chunk: Chunk) -> bool:
 
 
 def _bind(
-    connection: apsw.Connection, run_id: RunId, chunks: Sequence[Chunk], declared: SenderDecl
+    connection: apsw.Connection, run_id: RunId, bound: Sequence[tuple[Chunk, SenderDecl]]
 ) -> None:
-    """Bind chunks of one sender: rows, and references, or for a whole table their application."""
-    for chunk in chunks:
-        insert_chunk(connection, run_id, chunk)
-    if declared.whole:
-        connection.executemany(
-            "INSERT INTO applied VALUES (?, ?, ?, ?, ?, NULL)",
-            (
-                (run_id, declared.segment, chunk.table, chunk.sender, chunk.ordinal)
-                for chunk in chunks
-            ),
-        )
-    else:
-        references = [reference_to(run_id, chunk) for chunk in chunks]
-        append(connection, ingress_topic(run_id, declared.segment), 0, references)
+    """Bind chunks in the order given: rows, then references, or applied at once (whole tables)."""
+    insert_chunks(connection, run_id, [chunk for chunk, _ in bound])
+    connection.executemany(
+        "INSERT INTO applied VALUES (?, ?, ?, ?, ?, NULL)",
+        (
+            (run_id, declared.segment, chunk.table, chunk.sender, chunk.ordinal)
+            for chunk, declared in bound
+            if declared.whole
+        ),
+    )
+    references: dict[int, list[Record]] = {}
+    for chunk, declared in bound:
+        if not declared.whole:
+            references.setdefault(declared.segment, []).append(reference_to(run_id, chunk))
+    for segment, records in references.items():
+        append(connection, ingress_topic(run_id, segment), 0, records)
 
 
 def _announce(connection: apsw.Connection, run_id: RunId, end: End) -> None:
@@ -173,18 +183,17 @@ class IntakePart(Part):
             if connection.changes() == 0:
                 return False
             require_state(run, RunState.OPEN)
-            for (table, sender), group in _by_sender(chunks).items():
-                known = _sender_of(connection, run_id, table=table, sender=sender)
-                if known is None:
-                    invariant(
-                        False, f"run {run_id} does not declare table {table}, sender {sender}"
-                    )
-                    return False
-                _bind(connection, run_id, group, known[0])
+            senders = {
+                (table, sender): _declared(
+                    _sender_of(connection, run_id, table=table, sender=sender), table
+                )
+                for table, sender in {(chunk.table, chunk.sender) for chunk in chunks}
+            }
+            bound = [(chunk, senders[chunk.table, chunk.sender]) for chunk in chunks]
+            _bind(connection, run_id, bound)
             for end in ends:
                 _announce(connection, run_id, end)
-            for segment in range(1, run.segments + 1):
-                look_at_barrier(connection, run, segment, barrier, now_ms=self._clock.wall_ms())
+            look_at_barrier(connection, run, 1, barrier, now_ms=self._clock.wall_ms())
         return True
 
     def bind_chunk(
@@ -206,13 +215,11 @@ class IntakePart(Part):
                 return False
             require_state(run, RunState.OPEN)
             invariant(not facts.condemned, f"a rule bound the condemned blob {chunk.location}")
-            if known is None:
-                invariant(False, f"a rule bound a chunk of table {chunk.table}, not declared")
-                return False
-            _bind(connection, run_id, [chunk], known[0])
-            if known[0].whole and barrier is not None:
-                segment, now_ms = known[0].segment, self._clock.wall_ms()
-                look_at_barrier(connection, run, segment, barrier, now_ms=now_ms)
+            declared = _declared(known, chunk.table)
+            _bind(connection, run_id, [(chunk, declared)])
+            if declared.whole and barrier is not None:
+                now_ms = self._clock.wall_ms()
+                look_at_barrier(connection, run, declared.segment, barrier, now_ms=now_ms)
         return True
 
     def record_end(self, run_id: RunId, end: End, rule: EndRule, barrier: BarrierRule) -> bool:
@@ -230,10 +237,9 @@ class IntakePart(Part):
             if not rule(end, facts):
                 return False
             require_state(run, RunState.OPEN)
+            segment = _declared(known, end.table).segment
             _announce(connection, run_id, end)
-            if known is not None:
-                segment, now_ms = known[0].segment, self._clock.wall_ms()
-                look_at_barrier(connection, run, segment, barrier, now_ms=now_ms)
+            look_at_barrier(connection, run, segment, barrier, now_ms=self._clock.wall_ms())
         return True
 
     def condemn_blob(self, blob: str) -> bool:
@@ -249,10 +255,3 @@ class IntakePart(Part):
         """Drop the mark of a condemned blob whose bytes are gone."""
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM condemned WHERE blob = ?", (blob,))
-
-
-def _by_sender(chunks: Sequence[Chunk]) -> dict[tuple[str, str], list[Chunk]]:
-    groups: dict[tuple[str, str], list[Chunk]] = {}
-    for chunk in chunks:
-        groups.setdefault((chunk.table, chunk.sender), []).append(chunk)
-    return groups

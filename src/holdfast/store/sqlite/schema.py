@@ -114,6 +114,7 @@ CREATE TABLE work (
     topic_offset INTEGER NOT NULL CHECK (topic_offset >= 0),
     committed_attempt INTEGER,
     series_columns TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(series_columns)),
+    pieces INTEGER NOT NULL DEFAULT 0 CHECK (pieces >= 0),
     rows_read INTEGER NOT NULL DEFAULT 0 CHECK (rows_read >= 0),
     bad_rows INTEGER NOT NULL DEFAULT 0 CHECK (bad_rows >= 0),
     UNIQUE (run_id, segment, number),
@@ -234,25 +235,30 @@ CREATE TABLE group_offset (
 MIGRATIONS: tuple[str, ...] = (_RUNS + _WORK + _TOPICS,)
 
 
-def migrate(connection: apsw.Connection, *, path: str, fresh: bool = False) -> None:
-    """Bring an open transaction's database to the newest version.
+def is_current(connection: apsw.Connection, *, path: str) -> bool:
+    """Tell whether a store has the newest version; False: it is to be migrated.
 
     Raises:
-        Damaged: the file is no Holdfast store, and is not `fresh`.
+        Damaged: the file is no Holdfast store.
         StoreNewer: a newer Holdfast wrote it.
     """
     version = int(connection.pragma("user_version"))
-    if not fresh and (version < 1 or connection.pragma("application_id") != APPLICATION_ID):
+    if version < 1 or connection.pragma("application_id") != APPLICATION_ID:
         raise Damaged(path=path, what="the file is empty or is no Holdfast store")
     if version > len(MIGRATIONS):
         raise StoreNewer(path=path, found=version, known=len(MIGRATIONS))
+    return version == len(MIGRATIONS)
+
+
+def migrate(connection: apsw.Connection) -> None:
+    """Bring the database to the newest version, in an open transaction. An empty one is made."""
+    version = int(connection.pragma("user_version"))
     for script in MIGRATIONS[version:]:
         connection.execute(script)
-    if fresh:
+    if version == 0:
         connection.pragma("application_id", APPLICATION_ID)
         connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (fresh_token(),))
-    if version != len(MIGRATIONS):
-        connection.pragma("user_version", len(MIGRATIONS))
+    connection.pragma("user_version", len(MIGRATIONS))
 
 
 def create_file(path: Path, config: Config) -> None:
@@ -269,7 +275,7 @@ def create_file(path: Path, config: Config) -> None:
     try:
         database = Database.file(temporary, config)
         with database.transaction() as connection:
-            migrate(connection, path=str(path), fresh=True)
+            migrate(connection)
         database.close()
         os.link(temporary, path)
     except (HoldfastError, FileExistsError, FileNotFoundError):

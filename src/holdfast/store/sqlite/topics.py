@@ -225,9 +225,9 @@ class TopicPart(Part):
                 connection,
                 """SELECT place, value, record_id, record_key, headers FROM record
                    WHERE place >= ? AND place < ? ORDER BY place LIMIT ?""",
-                base | max(offset, 0),
+                base + max(offset, 0),
                 (shard_id + 1) << OFFSET_BITS,
-                count,
+                max(count, 0),
             )
         return _stored_records(topic, partition, base, rows)
 

@@ -12,6 +12,7 @@ import apsw
 
 from holdfast._base.ids import BatchId, Offset, Ordinal, RunId, digest
 from holdfast._base.invariant import invariant
+from holdfast.errors import InvariantViolated
 from holdfast.store.contract import ENGINE_GROUP, BarrierRule, ingress_topic
 from holdfast.store.references import reference_to
 from holdfast.store.rows import (
@@ -36,7 +37,7 @@ from holdfast.store.sqlite.base import (
     file_from,
     files_of,
     hold_fence,
-    insert_chunk,
+    insert_chunks,
     lock_run,
     move,
     require_state,
@@ -47,6 +48,7 @@ from holdfast.store.sqlite.topics import append, set_offset
 
 _WORKS = """
 SELECT work_id, run_id, kind, segment, name, number, topic_offset, committed_attempt IS NOT NULL,
+    pieces,
     (SELECT COUNT(*) FROM attempt WHERE attempt.work_id = work.work_id),
     (SELECT COUNT(*) FROM attempt WHERE attempt.work_id = work.work_id AND outcome = 'failed'),
     (SELECT error FROM attempt WHERE attempt.work_id = work.work_id AND outcome = 'failed'
@@ -66,10 +68,11 @@ WHERE run_id = ? AND output = ? AND kind = 'batch' ORDER BY segment, number, pos
 
 
 def _work_from(connection: apsw.Connection, row: tuple[Any, ...]) -> Work:
-    work_id, run_id, kind, segment, name, number, offset, committed, attempts, failed, error = row
+    work_id, run_id, kind, segment, name, number, offset, committed, pieces, *tried = row
+    attempts, failed, error = tried
     chunks = tuple(chunk_from(chunk) for chunk in rows_of(connection, _PLANNED, work_id))
     plan = Plan(work_id, run_id, WorkKind(kind), segment, name, chunks, Offset(offset))
-    return Work(plan, number, bool(committed), attempts, failed, error)
+    return Work(plan, number, bool(committed), attempts, failed, error, pieces)
 
 
 def _find_work(connection: apsw.Connection, work_id: BatchId) -> Work | None:
@@ -79,8 +82,8 @@ def _find_work(connection: apsw.Connection, work_id: BatchId) -> Work | None:
 
 def _get_work(connection: apsw.Connection, work_id: BatchId) -> Work:
     work = _find_work(connection, work_id)
-    invariant(work is not None, f"work {work_id} was never planned")
-    assert work is not None  # noqa: S101 - for the type checker; the line above decides
+    if work is None:
+        raise InvariantViolated(what=f"work {work_id} was never planned")
     return work
 
 
@@ -142,24 +145,18 @@ def _pass_on(connection: apsw.Connection, run: Run, work: Work, commit: Commit) 
             checksum=digest(*(part for file in files for part in (file.path, file.checksum))),
             format="parquet",
         )
-        insert_chunk(connection, run.run_id, chunk)
+        insert_chunks(connection, run.run_id, [chunk])
         topic = ingress_topic(run.run_id, work.plan.segment + 1)
         append(connection, topic, 0, [reference_to(run.run_id, chunk)])
 
 
 def _append_pieces(connection: apsw.Connection, work: Work, commit: Commit) -> None:
-    """Give each file of a result the next ordinal of its series. Of a batch: provisional."""
+    """Give each file of a result the next ordinal of its series; provisional until DONE."""
     connection.executemany(
-        """INSERT INTO piece SELECT ?1, ?2, COALESCE(MAX(ordinal), 0) + 1, ?3, ?4, ?5
+        """INSERT INTO piece SELECT ?1, ?2, COALESCE(MAX(ordinal), 0) + 1, ?3, ?4, 0
            FROM piece WHERE run_id = ?1 AND series = ?2""",
         (
-            (
-                work.plan.run_id,
-                file.output,
-                commit.work_id,
-                position,
-                work.plan.kind is WorkKind.SERIES,
-            )
+            (work.plan.run_id, file.output, commit.work_id, position)
             for position, file in enumerate(commit.files, start=1)
             if file.output in commit.piece_outputs
         ),
@@ -175,11 +172,13 @@ def _mark_committed(connection: apsw.Connection, commit: Commit) -> None:
     what = f"attempt {commit.attempt} of work {commit.work_id} is not under way"
     invariant(connection.changes() == 1, what)
     connection.execute(
-        """UPDATE work SET committed_attempt = ?, series_columns = ?, rows_read = ?, bad_rows = ?
+        """UPDATE work SET committed_attempt = ?, series_columns = ?, pieces = ?,
+                          rows_read = ?, bad_rows = ?
            WHERE work_id = ? AND committed_attempt IS NULL""",
         (
             commit.attempt,
             canonical(list(commit.columns)),
+            sum(file.output in commit.piece_outputs for file in commit.files),
             commit.rows_read,
             commit.bad_rows,
             commit.work_id,

@@ -1,0 +1,202 @@
+"""A paid step inside a Python worker: rows in, calls, rows with answers out.
+
+One ledger handle per worker process and ledger, so that its owner's life is the process's. Input
+is read by the task's own thread, calls are driven by others (`holdfast.ledger.caller`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql import types as spark_types
+
+from holdfast._base.clock import SystemClock
+from holdfast._base.crashpoint import arm_from_environment
+from holdfast.errors import HoldfastError, KeyInvalid
+from holdfast.ledger.asking import Asker, Pending
+from holdfast.ledger.caller import Caller, Limits
+from holdfast.ledger.contract import Limit, Slot, inputs_hash, slot_hash
+from holdfast.ledger.file_ledger import FileLedger
+from holdfast.ledger.rate import RateGate
+from holdfast.ledger.rules import Policy
+from holdfast.ledger.window import Answer
+from holdfast.spark.answers import AnswerCodec
+
+_ledgers: dict[tuple[int, str, str], FileLedger] = {}
+_set_up: dict[tuple[int, str], Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PaidStep:
+    """Everything a worker needs to know of a paid step. It travels by Spark's own pickling."""
+
+    function: Callable[..., Any]
+    name: str
+    step: int
+    token: str
+    ledger: str
+    ledger_id: str
+    key: tuple[str, ...]
+    inputs: tuple[str, ...]
+    returns: spark_types.StructType
+    limits: Limits
+    budget: Limit
+    policy: Policy
+    batch: int | None
+    setup: Callable[[], Any] | None
+    cost: Callable[[Any], float] | None
+    reconcile: Callable[[Any, str], Any] | None
+    retryable: Callable[[BaseException], bool] | None
+    with_status: bool
+
+
+def run_task(step: PaidStep, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Answer the rows of one task.
+
+    Raises:
+        RuntimeError: with the text of a HoldfastError, because Spark hands over only text.
+    """
+    arm_from_environment()
+    try:
+        yield from _Task(step).answer(batches)
+    except HoldfastError as error:
+        raise RuntimeError(f"{error}\n{error.wire_text()}") from error
+
+
+def _ledger_of(step: PaidStep) -> FileLedger:
+    at = (os.getpid(), step.ledger, step.ledger_id)
+    ledger = _ledgers.get(at)
+    if ledger is None or not ledger.is_usable:
+        ledger = FileLedger(step.ledger, create=False, expected_id=step.ledger_id)
+        _ledgers[at] = ledger
+    return ledger
+
+
+def _extra_of(step: PaidStep) -> tuple[Any, ...]:
+    if step.setup is None:
+        return ()
+    at = (os.getpid(), step.token)
+    if at not in _set_up:
+        _set_up[at] = step.setup()
+    return (_set_up[at],)
+
+
+class _Task:
+    """The state of one task."""
+
+    def __init__(self, step: PaidStep) -> None:
+        self._step = step
+        self._codec = AnswerCodec(step.returns)
+        self._row = Row(*step.inputs)
+        self._columns = list(dict.fromkeys([*step.key, *step.inputs]))
+        self._waiting: deque[pa.RecordBatch] = deque()
+
+    def answer(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the input's rows in their order, with the answers' columns."""
+        answers = self._caller().answers(map(self._read, batches))
+        try:
+            for taken in answers:
+                yield from self._join(taken)
+        finally:
+            # Also when Spark wants no more: calls on their way are settled, not abandoned.
+            answers.close()  # type: ignore[attr-defined]  # it is a generator
+
+    def _caller(self) -> Caller:
+        step = self._step
+        ledger = _ledger_of(step)
+        asker = Asker(
+            function=step.function,
+            encode=self._codec.encode,
+            step=step.name,
+            ledger_id=ledger.id,
+            policy=step.policy,
+            is_async=is_async(step.function),
+            takes_key="idempotency_key" in inspect.signature(step.function).parameters,
+            batch=step.batch,
+            extra=_extra_of(step),
+            cost=step.cost,
+            reconcile=step.reconcile,
+            retryable=step.retryable,
+        )
+        clock, gate = SystemClock(), None
+        if step.limits.rate_per_s is not None:
+            gate = RateGate(ledger.path / "rate" / str(step.step), step.limits.rate_per_s, clock)
+        return Caller(ledger, asker, limits=step.limits, budget=step.budget, gate=gate, clock=clock)
+
+    def _read(self, batch: pa.RecordBatch) -> list[Pending]:
+        """Take in a batch of the input. Every key is checked before anything is claimed."""
+        self._waiting.append(batch)
+        pendings: list[Pending] = []
+        for cells in batch.select(self._columns).to_pylist():
+            key = self._key(cells)
+            values = [cells[name] for name in self._step.inputs]
+            slot = Slot(
+                slot_hash(self._step.step, key),
+                self._step.step,
+                key,
+                inputs_hash(_canonical([self._step.inputs, values])),
+            )
+            pendings.append(Pending(slot, self._row(*values)))
+        return pendings
+
+    def _key(self, cells: dict[str, Any]) -> str:
+        values = [cells[name] for name in self._step.key]
+        for name, value in zip(self._step.key, values, strict=True):
+            if value is None:
+                raise KeyInvalid(step=self._step.name, column=name, what="null in a row")
+        if len(values) == 1:
+            return values[0] if isinstance(values[0], str) else _canonical(values[0]).decode()
+        return _canonical(values).decode()
+
+    def _join(self, taken: list[Answer]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that the answers belong to, piece by piece of the input's batches."""
+        start = 0
+        while start < len(taken):
+            batch = self._waiting[0]
+            count = min(batch.num_rows, len(taken) - start)
+            if count > 0:
+                yield self._joined(batch.slice(0, count), taken[start : start + count])
+            start += count
+            if count == batch.num_rows:
+                self._waiting.popleft()
+            else:
+                self._waiting[0] = batch.slice(count)
+
+    def _joined(self, batch: pa.RecordBatch, answers: list[Answer]) -> pa.RecordBatch:
+        names = [*batch.schema.names, *self._codec.names]
+        columns = [*batch.columns, *self._codec.columns([a.outcome.answer for a in answers])]
+        if self._step.with_status:
+            names.append(f"{self._step.name}_status")
+            columns.append(pa.array([answer.status.value for answer in answers], pa.string()))
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Tell whether calling a function gives something to await."""
+    called = getattr(function, "__call__", None)  # noqa: B004 - the method itself is wanted
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def _canonical(value: Any) -> bytes:
+    """Return a text that is equal for equal values, whatever machine made it."""
+    return json.dumps(value, default=_text_of, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _text_of(value: Any) -> Any:
+    if isinstance(value, (datetime.date, datetime.datetime, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray)):
+        return {"hex": value.hex()}
+    if isinstance(value, (Decimal, datetime.timedelta)):
+        return str(value)
+    return repr(value)

@@ -1,0 +1,357 @@
+"""The command line: help that is quick, and mistakes that are one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.plain_runs import flip_byte, run_toy, tiny_pipeline, write_sales
+
+from holdfast.cli.main import main
+
+COMMANDS = [
+    ("run",),
+    ("status",),
+    ("verify",),
+    ("demo",),
+    ("coffee", "generate"),
+    ("coffee", "oracle"),
+]
+
+
+class Ended:
+    """How a command ended: its exit code, and what it said on both channels."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def one_line(self, code: str, *parts: str, exit_code: int) -> None:
+        """Exactly one line on standard error, with the code and these parts; nothing on output."""
+        assert self.err.count("\n") == 1, self.err
+        assert self.err.startswith(f"holdfast: [{code}] ")
+        assert "Traceback" not in self.err
+        for part in parts:
+            assert part in self.err
+        assert self.out == ""
+        assert self.code == exit_code
+
+
+class Shell:
+    """Runs the real entry point in this process, from a directory of its own."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], root: Path
+    ) -> None:
+        self._monkeypatch, self._capsys, self.root = monkeypatch, capsys, root
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.chdir(root)
+
+    def __call__(self, *arguments: str) -> Ended:
+        self._monkeypatch.setattr(sys, "argv", ["holdfast", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+        out, err = self._capsys.readouterr()
+        return Ended(code, out, err)
+
+    def run(self, pipeline: str, *more: str) -> Ended:
+        """Run a pipeline with directories that exist, or need not."""
+        (self.root / "in").mkdir(exist_ok=True)
+        places = ("--input", "in", "--out", "out", "--state", "state")
+        return self("run", pipeline, *places, *more)
+
+
+@pytest.fixture
+def shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Shell:
+    return Shell(monkeypatch, capsys, tmp_path)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_of_every_command_has_an_example(shell: Shell, command: tuple[str, ...]) -> None:
+    ended = shell(*command, "--help")
+    assert ended.code == 0
+    assert f"Example: holdfast {' '.join(command)}" in ended.out
+    assert ended.err == ""
+
+
+def test_every_command_is_listed_here(shell: Shell) -> None:
+    listed = {command[0] for command in COMMANDS}
+    told = shell("--help").out.split("Commands:")[1]
+    assert {line.split()[0] for line in told.splitlines() if line[:3].strip()} == listed
+    told = shell("coffee", "--help").out.split("Commands:")[1]
+    names = {command[1] for command in COMMANDS if len(command) > 1}
+    assert {line.split()[0] for line in told.splitlines() if line[:3].strip()} == names
+
+
+HELP_ALONE = """
+import json, sys, time
+from holdfast.cli.main import main
+codes = []
+for command in json.loads(sys.argv[1]):
+    sys.argv = ["holdfast", *command, "--help"]
+    try:
+        main()
+    except SystemExit as ended:
+        codes.append(ended.code)
+heavy = {"pyspark", "py4j", "pandas", "numpy", "pyarrow", "apsw"} & set(sys.modules)
+print(json.dumps([codes, sorted(heavy), time.process_time()]))
+"""
+
+
+def test_help_loads_nothing_heavy_and_is_quick() -> None:
+    """In a process of its own. Processor time, not the clock: other tests run at the same time."""
+    commands = [(), ("coffee",), *COMMANDS]
+    ended = subprocess.run(
+        [sys.executable, "-c", HELP_ALONE, json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    codes, heavy, seconds = json.loads(ended.stdout.splitlines()[-1])
+    assert codes == [0] * len(commands)
+    assert heavy == []
+    assert seconds < 2.0
+
+
+def test_the_installed_command_and_the_module_both_work() -> None:
+    script = Path(sys.executable).parent / "holdfast"
+    for command in ([str(script)], [sys.executable, "-m", "holdfast.cli"]):
+        ended = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+        assert ended.stdout.startswith("holdfast ")
+
+
+def test_a_mistake_on_the_real_command_line_is_one_line(tmp_path: Path) -> None:
+    """The same through a subprocess, with the exit code the shell sees."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "status", "--state", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    Ended(ended.returncode, ended.stdout, ended.stderr).one_line("USAGE_INVALID", exit_code=2)
+
+
+def test_an_unknown_pipeline_offers_the_nearest_name(shell: Shell) -> None:
+    shell.run("cofee").one_line("USAGE_INVALID", "'cofee'", "Did you mean coffee?", exit_code=2)
+    shell.run("zzz").one_line("USAGE_INVALID", "'zzz'", "module:object", exit_code=2)
+    assert not (shell.root / "state").exists()
+
+
+def test_a_missing_pipeline_file_is_named(shell: Shell) -> None:
+    shell.run("no/such.py").one_line("USAGE_INVALID", "no/such.py", exit_code=2)
+
+
+def test_a_module_that_cannot_be_found_is_named(shell: Shell) -> None:
+    shell.run("no_such_module_1:pipe").one_line("USAGE_INVALID", "no_such_module_1", exit_code=2)
+    shell.run("holdfast.errors:pipe").one_line("USAGE_INVALID", "pipe", exit_code=2)
+
+
+def test_a_syntax_error_is_shown_with_file_and_line(shell: Shell) -> None:
+    path = shell.root / "cli_syntax.py"
+    path.write_text("a = 1\nb = (\n\ndef f(:\n")
+    shell.run("cli_syntax.py").one_line("USAGE_INVALID", f"{path}:", exit_code=2)
+    path.write_text("def f(:\n")
+    shell.run("cli_syntax.py").one_line("USAGE_INVALID", f"{path}:1", exit_code=2)
+
+
+def test_a_pipeline_file_that_raises_is_shown_with_file_line_and_error(shell: Shell) -> None:
+    path = shell.root / "cli_raises.py"
+    path.write_text("import os\n\nraise RuntimeError('no luck')\n")
+    wanted = (f"{path}:3", "RuntimeError", "no luck")
+    shell.run("cli_raises.py").one_line("USAGE_INVALID", *wanted, exit_code=2)
+
+
+def test_a_pipeline_file_that_raises_with_several_lines_is_still_one_line(shell: Shell) -> None:
+    (shell.root / "cli_lines.py").write_text("raise RuntimeError('first\\nsecond')\n")
+    shell.run("cli_lines.py").one_line("USAGE_INVALID", "first", exit_code=2)
+
+
+def test_a_pipeline_file_that_exits_is_an_error_of_its_own(shell: Shell) -> None:
+    (shell.root / "cli_exits.py").write_text("import sys\nsys.exit(0)\n")
+    shell.run("cli_exits.py").one_line("USAGE_INVALID", "cli_exits.py", exit_code=2)
+
+
+def test_a_pipeline_defined_wrongly_is_shown_as_such(shell: Shell) -> None:
+    text = "from holdfast import Pipeline\npipe = Pipeline('p')\npipe.input('a')\n"
+    (shell.root / "cli_wrong.py").write_text(text)
+    shell.run("cli_wrong.py").one_line("PIPELINE_INVALID", "no schema", exit_code=2)
+
+
+def test_a_pipeline_without_a_result_is_refused(shell: Shell) -> None:
+    text = "from holdfast import Pipeline\npipe = Pipeline('p')\npipe.input('a', schema='x int')\n"
+    (shell.root / "cli_resultless.py").write_text(text)
+    shell.run("cli_resultless.py").one_line("PIPELINE_INVALID", "no result", exit_code=2)
+
+
+def test_a_file_with_no_or_two_pipelines_asks_for_a_name(shell: Shell) -> None:
+    (shell.root / "cli_none.py").write_text("a = 1\n")
+    shell.run("cli_none.py").one_line("USAGE_INVALID", "0 pipelines", exit_code=2)
+    text = "from holdfast import Pipeline\none = Pipeline('a')\ntwo = Pipeline('b')\n"
+    (shell.root / "cli_two.py").write_text(text)
+    shell.run("cli_two.py").one_line("USAGE_INVALID", "2 pipelines", "cli_two.py:one", exit_code=2)
+    shell.run("cli_two.py:three").one_line("USAGE_INVALID", "three", exit_code=2)
+
+
+def test_a_pipeline_file_called_like_a_loaded_module_is_not_called_empty(shell: Shell) -> None:
+    """`json.py` is the user's file, not Python's module: read it, or say that the name is taken."""
+    text = "from holdfast import Pipeline\npipe = Pipeline('p')\npipe.input('a')\n"
+    (shell.root / "json.py").write_text(text)
+    ended = shell.run("json.py")
+    assert ended.code == 2
+    assert ended.err.startswith("holdfast: [")
+    assert "0 pipelines" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (("--format", "xml"), ("'xml'", "csv, json, parquet")),
+        (("--format", "CSV"), ("'CSV'",)),
+        (("--spark-conf", "novalue"), ("novalue", "KEY=VALUE")),
+        (("--spark-conf", "=x"), ("'=x'",)),
+        (("--batch-bytes", "0"), ("--batch-bytes 0",)),
+        (("--batch-bytes", "-5"), ("--batch-bytes -5",)),
+        (("--chunk-bytes", "0"), ("--chunk-bytes 0",)),
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused_before_any_state_is_made(
+    shell: Shell, options: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    shell.run("coffee", *options).one_line("USAGE_INVALID", *parts, exit_code=2)
+    assert not (shell.root / "state").exists()
+
+
+def test_an_option_that_is_no_number_is_a_usage_error(shell: Shell) -> None:
+    ended = shell.run("coffee", "--batch-bytes", "many")
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+    assert not (shell.root / "state").exists()
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://x"])
+def test_a_cluster_is_refused_unless_the_state_is_said_to_be_shared(
+    shell: Shell, master: str
+) -> None:
+    ended = shell.run("coffee", "--master", master)
+    ended.one_line("CLUSTER_NEEDS_SHARED_STATE", master, "--shared-state", exit_code=1)
+    assert not (shell.root / "state").exists()
+
+
+def test_a_missing_input_directory_is_named(shell: Shell) -> None:
+    places = ("--input", "nowhere", "--out", "out", "--state", "state")
+    shell("run", "coffee", *places).one_line("USAGE_INVALID", "nowhere", exit_code=2)
+
+
+def test_an_input_directory_without_the_tables_is_named(shell: Shell) -> None:
+    shell.run("coffee").one_line("USAGE_INVALID", "no file for table", exit_code=2)
+
+
+def test_a_state_path_that_is_a_file_is_an_error_of_the_machine(shell: Shell) -> None:
+    (shell.root / "state").write_text("")
+    shell.run("coffee").one_line("STORAGE_FAILED", "state", exit_code=1)
+
+
+@pytest.mark.parametrize("verb", ["status", "verify"])
+def test_questions_about_a_directory_without_state(shell: Shell, verb: str) -> None:
+    for place in (".", "missing"):
+        shell(verb, "--state", place).one_line("USAGE_INVALID", "no Holdfast state", exit_code=2)
+    assert list(shell.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["status", "verify"])
+def test_questions_about_a_foreign_file(shell: Shell, verb: str) -> None:
+    (shell.root / "store.sqlite3").write_bytes(b"not a database, by far" * 100)
+    shell(verb, "--state", ".").one_line("DAMAGED", "store.sqlite3", exit_code=1)
+
+
+def test_status_and_verify_of_a_finished_run(shell: Shell) -> None:
+    write_sales(shell.root)
+    run_toy(shell.root, pipeline=tiny_pipeline())
+    told = shell("status", "--state", "state")
+    assert told.code == 0
+    assert "tiny: DONE" in told.out
+    assert "next: holdfast verify --state state" in told.out
+    (view,) = json.loads(shell("status", "--state", "state", "--json").out)
+    assert (view["state"], view["pipeline"]) == ("DONE", "tiny")
+    told = shell("verify", "--state", "state", "--out", "out")
+    assert (told.code, told.err) == (0, "")
+    assert "all is well" in told.out
+
+
+def test_verify_of_a_damaged_run_exits_with_one_and_names_it(shell: Shell) -> None:
+    write_sales(shell.root)
+    run_toy(shell.root, pipeline=tiny_pipeline())
+    flip_byte(shell.root / "out" / "report.csv")
+    assert shell("verify", "--state", "state").code == 0
+    told = shell("verify", "--state", "state", "--out", "out")
+    assert told.code == 1
+    assert "report.csv" in told.out
+    assert "1 problems" in told.out
+    told = shell("verify", "--state", "state", "--out", "out", "--json")
+    assert told.code == 1
+    assert len(json.loads(told.out)["findings"]) == 1
+
+
+def test_a_finished_run_is_run_again_without_spark(shell: Shell) -> None:
+    """All the way through `holdfast run`: a lost export comes back, and no child is started."""
+    text = "from tests.unit.plain_runs import tiny_pipeline\npipe = tiny_pipeline()\n"
+    (shell.root / "cli_tiny.py").write_text(text)
+    write_sales(shell.root)
+    run_toy(shell.root, pipeline=tiny_pipeline())
+    wanted = (shell.root / "out" / "report.csv").read_bytes()
+    ended = shell.run("cli_tiny.py")
+    assert (ended.code, ended.err) == (0, "")
+    assert "finished before: nothing to do" in ended.out
+    (shell.root / "out" / "report.csv").unlink()
+    ended = shell.run("cli_tiny.py", "--json")
+    assert json.loads(ended.out)["already_done"] is True
+    assert "report.csv" in ended.err
+    assert (shell.root / "out" / "report.csv").read_bytes() == wanted
+
+
+@pytest.mark.parametrize("verb", ["generate", "oracle"])
+@pytest.mark.parametrize("scale", ["0", "-1", "nan", "1e9"])
+def test_coffee_refuses_a_scale_that_makes_no_sense(shell: Shell, verb: str, scale: str) -> None:
+    ended = shell("coffee", verb, "--scale", scale, "--out", "made")
+    ended.one_line("USAGE_INVALID", "scale", exit_code=2)
+    assert not (shell.root / "made").exists()
+
+
+def test_coffee_generate_does_not_write_into_a_full_directory(shell: Shell) -> None:
+    (shell.root / "made").mkdir()
+    (shell.root / "made" / "mine.txt").write_text("keep")
+    ended = shell("coffee", "generate", "--scale", "0.0001", "--out", "made")
+    ended.one_line("USAGE_INVALID", "made", exit_code=2)
+    assert os.listdir(shell.root / "made") == ["mine.txt"]
+
+
+@pytest.mark.parametrize("verb", ["generate", "oracle"])
+def test_coffee_refuses_to_write_where_a_file_is(shell: Shell, verb: str) -> None:
+    (shell.root / "made").write_text("keep")
+    ended = shell("coffee", verb, "--scale", "0.0001", "--out", "made")
+    assert ended.code in (1, 2)
+    assert ended.err.startswith("holdfast: [")
+    assert ended.err.count("\n") == 1
+    assert (shell.root / "made").read_text() == "keep"
+
+
+@pytest.mark.parametrize("verb", ["generate", "oracle"])
+def test_coffee_needs_a_place_to_write(shell: Shell, verb: str) -> None:
+    ended = shell("coffee", verb)
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+
+
+def test_demo_does_not_write_into_a_full_directory(shell: Shell) -> None:
+    (shell.root / "mine").write_text("keep")
+    shell("demo", "--keep", ".").one_line("USAGE_INVALID", "not empty", exit_code=2)
+    assert os.listdir(shell.root) == ["mine"]
