@@ -62,6 +62,7 @@ class Blame(StrEnum):
 
 
 @dataclass_transform(eq_default=False)
+@dataclass(eq=False)
 class HoldfastError(Exception):
     """Root of all errors raised on purpose.
 
@@ -82,7 +83,7 @@ class HoldfastError(Exception):
 
     def facts(self) -> dict[str, Any]:
         """Return the typed attributes by name."""
-        return {field.name: getattr(self, field.name) for field in fields(cast(Any, self))}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __str__(self) -> str:
         """Return code and message, as one line."""

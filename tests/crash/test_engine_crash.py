@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-
-from crash.workloads import (
+from tests.crash.workloads import (
     check_answers,
     check_failed,
     check_settled,
@@ -15,6 +15,7 @@ from crash.workloads import (
     run_files,
     run_uploads,
 )
+
 from holdfast._base.crashpoint import POINTS
 from holdfast.testing.crash import CrashLoop, Hit, Tally
 
@@ -23,7 +24,7 @@ LOOPS = {
     "uploads": lambda: CrashLoop(run_uploads, settle=check_settled, final=check_answers),
     "failing": lambda: CrashLoop(run_failing, settle=check_settled, final=check_failed),
 }
-PAIR_STRIDE = int(os.environ.get("HOLDFAST_PAIR_STRIDE", "13"))
+PAIR_STRIDE = int(os.environ.get("HOLDFAST_PAIR_STRIDE", "29"))
 """Every so many-th first crash gets all its second crashes; a prime misses no regular pattern.
 `make crash-full` tries every pair."""
 
@@ -59,12 +60,12 @@ def test_every_point_of_the_engine_is_reached(total: Tally) -> None:
 def test_the_loop_sees_a_lost_chunk() -> None:
     """The harness itself: a workload that loses a row must be called lost."""
 
-    def loses(root):
+    def loses(root: Path) -> None:
         run_files(root)
         path = root / "out" / "texts.csv"
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
 
-    def rows_only(root):
+    def rows_only(root: Path) -> None:
         lines = (root / "out" / "texts.csv").read_text().splitlines()[1:]
         assert sorted(lines) == ["one", "two"], "lost: a row"
 

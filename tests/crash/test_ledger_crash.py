@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.crash import ledger_work
 
-from crash import ledger_work
 from holdfast._base.crashpoint import POINTS
 from holdfast.errors import HoldfastError
 from holdfast.ledger.file_ledger import FileLedger

@@ -14,6 +14,8 @@ from pyspark import cloudpickle
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from tests.spark import paid_provider
+from tests.spark.paid_provider import Provider
 
 from holdfast import Budget, Limits, OnTrouble, pay_once
 from holdfast.errors import (
@@ -28,10 +30,8 @@ from holdfast.errors import (
     from_text,
 )
 from holdfast.ledger.file_ledger import FileLedger
-from spark import paid_provider
-from spark.paid_provider import Provider
 
-cloudpickle.register_pickle_by_value(paid_provider)
+cloudpickle.register_pickle_by_value(paid_provider)  # type: ignore[no-untyped-call] # PySpark types none of it  # type: ignore[no-untyped-call]
 ROWS = 40
 
 

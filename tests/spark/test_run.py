@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -121,7 +122,7 @@ def test_a_frame_is_evaluated_once_and_a_shuffling_stage_doubles_nothing(
     evaluations.mkdir()
     marks = str(evaluations)
 
-    def restless(batches):
+    def restless(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
         import uuid
 
@@ -220,7 +221,7 @@ def test_each_batch_reads_its_input_once(spark: SparkSession, tmp_path: Path) ->
     pipe = Pipeline("once", version="1")
     pipe.input("sales", schema="shop string, amount int")
 
-    def counted(batches):
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
         import uuid
 
@@ -355,7 +356,7 @@ def test_a_stage_that_raises_in_a_worker_names_the_users_line(
 
     @pipe.result("all", streamed=True)
     def everything(sales: DataFrame) -> DataFrame:
-        def explode(batches):
+        def explode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             raise ValueError("no such luck")
             yield from batches
 

@@ -160,8 +160,8 @@ def is_allowed(module: Module, one: Import) -> bool:
     mine, theirs = layer_of(module.part), layer_of(target)
     if theirs < mine:
         return True
-    if (module.part, target) in LATE_IMPORTS:
-        return one.late
+    if one.late and (module.part, target) in LATE_IMPORTS:
+        return True
     if theirs == mine:
         layer = LAYERS[mine]
         if layer in FREE_IN_LAYER:

@@ -24,10 +24,10 @@ from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import fresh_token
 from holdfast.errors import Damaged
 from holdfast.ledger.database import Database, row_crc, rows_of
+from holdfast.ledger.layout import Layout
 from holdfast.ledger.merging import merged
 from holdfast.ledger.segment import Entry, read_segment
 from holdfast.ledger.settled import (
-    Layout,
     SettledFile,
     SettledTable,
     table_of,

@@ -21,13 +21,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.crashpoint import crashpoint
-from holdfast._base.files import make_directories, os_errors, sha256_of, write_replace
-from holdfast.errors import Damaged, LedgerMismatch, StorageFailed, UsageInvalid
+from holdfast._base.files import os_errors, sha256_of, write_replace
+from holdfast.errors import LedgerMismatch, StorageFailed
 from holdfast.ledger import owners, slots, steps
 from holdfast.ledger.claims import claim as take
 from holdfast.ledger.compact import Compactor, due, round_of, waiting
@@ -45,6 +43,7 @@ from holdfast.ledger.contract import (
 )
 from holdfast.ledger.database import Database
 from holdfast.ledger.owner import OwnerLock, new_owner
+from holdfast.ledger.places import ledger_path, make_ledger_directory
 from holdfast.ledger.reading import Reader
 from holdfast.ledger.segment import Entry, Placed, SegmentWriter
 
@@ -54,26 +53,6 @@ BLOB_BYTES = 1 << 20
 SEGMENT_BYTES = 8 << 20
 """A segment is sealed at this size. Smaller: more files and compactions. Larger: more to read when
 an owner died, and more memory while it is compacted."""
-
-_DIRECTORIES = ("owners", "segments", "settled", "blobs", "rate")
-
-
-def ledger_path(url: str) -> Path:
-    """Return the directory that a `file:` URL or an absolute path names.
-
-    Raises:
-        UsageInvalid: it is relative, or of another kind.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-        raise UsageInvalid(what=f"ledger {url} is of no known kind", remedy="Use file:///a/path.")
-    path = Path(unquote(parts.path) if parts.scheme else url)
-    if not path.is_absolute():
-        raise UsageInvalid(
-            what=f"ledger {url} is a relative path, which means another place in each process",
-            remedy="Give the whole path: file:///a/path.",
-        )
-    return path
 
 
 class FileLedger:
@@ -101,7 +80,7 @@ class FileLedger:
         self._clock = clock or SystemClock()
         if not (create or (self.path / "ledger.sqlite").exists()):
             raise LedgerMismatch(path=str(self.path), found="none", wanted=str(expected_id))
-        _make_directory(self.path)
+        make_ledger_directory(self.path)
         # SQLite does not wait when two connections turn a new file into WAL mode at once.
         with owners.try_lock(self.path / "open.lock", wait=True):
             self._database = Database(self.path / "ledger.sqlite", create=create)
@@ -324,15 +303,3 @@ class FileLedger:
             self._housekeeper.join()
         self._reader.close()
         self._database.close()
-
-
-def _make_directory(path: Path) -> None:
-    """Make the directory, unless files of a ledger lie there without their database."""
-    with os_errors(path):
-        if not (path / "ledger.sqlite").exists():
-            for name in ("segments", "settled"):
-                if (path / name).is_dir() and any((path / name).iterdir()):
-                    what = "recorded answers are here, but ledger.sqlite is missing"
-                    raise Damaged(path=str(path), what=what)
-        for name in _DIRECTORIES:
-            make_directories(path / name)

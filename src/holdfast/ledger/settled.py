@@ -13,12 +13,10 @@ Memory: at most HASH_CACHE_BYTES of hash columns, plus one row group while answe
 from __future__ import annotations
 
 import bisect
-import json
 import os
 import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ import pyarrow.parquet as pq
 from holdfast._base.files import fsync_file, os_errors
 from holdfast.errors import Damaged
 from holdfast.ledger.contract import HASH_BYTES, Outcome, Slot, SlotHash, Status
+from holdfast.ledger.layout import Group, Layout
 from holdfast.ledger.segment import Entry
 
 SCHEMA = pa.schema(
@@ -56,39 +55,6 @@ more is decoded, and held in memory, for one answer."""
 HASH_CACHE_BYTES = 64 << 20
 """Four million slots' hashes. Smaller: hash columns of a large ledger are decoded again and again.
 Larger: every worker process holds that much."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One row group: where its bytes begin, their checksum, its rows and its first hash."""
-
-    offset: int
-    crc: int
-    rows: int
-    first: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What is known of a settled file apart from the file."""
-
-    groups: tuple[Group, ...]
-    footer: int
-    footer_crc: int
-    size: int
-
-    def to_text(self) -> str:
-        """Return the layout as it is kept in SQLite."""
-        groups = [[g.offset, g.crc, g.rows, g.first.hex()] for g in self.groups]
-        whole = {"groups": groups, "footer": self.footer, "crc": self.footer_crc, "size": self.size}
-        return json.dumps(whole, sort_keys=True)
-
-    @classmethod
-    def from_text(cls, text: str) -> Layout:
-        """Read what `to_text` wrote."""
-        whole = json.loads(text)
-        groups = tuple(Group(o, c, r, bytes.fromhex(f)) for o, c, r, f in whole["groups"])
-        return cls(groups, whole["footer"], whole["crc"], whole["size"])
 
 
 def table_of(entries: Iterable[Entry]) -> pa.Table:
@@ -188,11 +154,16 @@ class SettledFile:
         """
         self.path, self.layout = path, layout
         self._file = os.open(path, os.O_RDONLY)
-        if os.fstat(self._file).st_size != layout.size:
-            raise Damaged(path=str(path), what=f"it has not the recorded {layout.size} bytes")
-        self._check(layout.footer, layout.size, layout.footer_crc)
+        try:
+            if os.fstat(self._file).st_size != layout.size:
+                raise Damaged(path=str(path), what=f"it has not the recorded {layout.size} bytes")
+            self._check(layout.footer, layout.size, layout.footer_crc)
+            self._source = pa.OSFile(str(path))
+        except BaseException:  # whatever it is, the descriptor must not be left behind
+            os.close(self._file)
+            raise
         self._parquet = pq.ParquetFile(
-            pa.OSFile(str(path)), page_checksum_verification=True, pre_buffer=False
+            self._source, page_checksum_verification=True, pre_buffer=False
         )
         self._firsts = [group.first for group in layout.groups]
         self._checked: set[int] = set()
@@ -236,6 +207,7 @@ class SettledFile:
         """Close the file."""
         if self._file >= 0:
             self._parquet.close()
+            self._source.close()
             os.close(self._file)
             self._file = -1
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -23,49 +22,20 @@ from holdfast._base.ids import digest, fresh_token
 from holdfast.errors import ClusterNeedsSharedState, UsageInvalid
 from holdfast.ledger.caller import Limits
 from holdfast.ledger.contract import MICROS, Limit, Step
-from holdfast.ledger.file_ledger import FileLedger, ledger_path
-from holdfast.ledger.rules import OnChange, OnError, OnInputChange, OnUnknown, Policy
+from holdfast.ledger.file_ledger import FileLedger
+from holdfast.ledger.rules import OnUnknown, Policy
 from holdfast.spark.answers import AnswerCodec
+from holdfast.spark.paid_options import (
+    Budget,
+    OnTrouble,
+    checked_limits,
+    checked_name,
+    checked_trouble,
+    checked_url,
+)
 from holdfast.spark.paid_task import PaidStep, run_task
 
-LEDGER_VARIABLE = "HOLDFAST_LEDGER"
-
 __all__ = ["Budget", "Limits", "OnTrouble", "pay_once"]
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Hard caps of a step over the ledger's life, and what a call costs.
-
-    `cost` is dollars per call, or a function of the answer. With a number the cap is never passed.
-    With a function the dearest answer so far is reserved for each open call, so it can be passed
-    only while prices grow.
-    """
-
-    calls: int | None = None
-    usd: float | None = None
-    cost: float | Callable[[Any], float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OnTrouble:
-    """What to do when something is not as it should be.
-
-    `unknown`: a call whose outcome a crash or time-out hid: "retry" with the same idempotency
-    key, "park" (null, listed), or a function (row, idempotency_key) that asks the provider and
-    returns the answer, or None if it knows of no such call.
-    `error`: a call that failed for good: "raise", "null", or "dead_letter" (null, and listed).
-    `change`: the step's fingerprint differs: "refuse", "new" (buy all anew), "keep".
-    `input_change`: a known key has other inputs: "refuse", "new" (a slot of its own), "keep".
-    `retryable`: tells which exceptions of the function are worth another attempt, besides HTTP
-    408, 425, 429, 5xx, connection errors, time-outs and those with `retryable = True`.
-    """
-
-    unknown: str | Callable[[Any, str], Any] = "retry"
-    error: OnError = "raise"
-    change: OnChange = "refuse"
-    input_change: OnInputChange = "refuse"
-    retryable: Callable[[BaseException], bool] | None = None
 
 
 def pay_once(
@@ -106,18 +76,18 @@ def pay_once(
     """
     wanted = _Wanted(
         function=function,
-        name=_checked_name(name),
+        name=checked_name(name),
         key=(key,) if isinstance(key, str) else tuple(key),
         returns=returns,
-        url=_checked_url(ledger),
+        url=checked_url(ledger),
         inputs=None if inputs is None else tuple(inputs),
         fingerprint={str(k): str(v) for k, v in (fingerprint or {}).items()},
         version=version,
         batch=batch,
         setup=setup,
-        limits=_checked_limits(limits or Limits(), batch),
+        limits=checked_limits(limits or Limits(), batch),
         budget=budget or Budget(),
-        trouble=_checked_trouble(trouble or OnTrouble()),
+        trouble=checked_trouble(trouble or OnTrouble()),
         status=status,
         shared=shared,
         token=fresh_token(),
@@ -256,55 +226,6 @@ class _Fixed:
         """Return it, whatever the answer."""
         del answer
         return self.usd
-
-
-def _checked_name(name: str) -> str:
-    if not name.isidentifier():
-        raise UsageInvalid(
-            what=f"{name!r} cannot name a paid step",
-            remedy="Use letters, digits and underscores: it becomes part of a column's name.",
-        )
-    return name
-
-
-def _checked_url(ledger: str | None) -> str:
-    url = ledger or os.environ.get(LEDGER_VARIABLE)
-    if not url:
-        raise UsageInvalid(
-            what="a paid step needs a ledger",
-            remedy=f"Give ledger='file:///a/path', or set {LEDGER_VARIABLE}.",
-        )
-    ledger_path(url)
-    return url
-
-
-def _checked_limits(limits: Limits, batch: int | None) -> Limits:
-    rate = limits.rate_per_s
-    good = limits.max_in_flight >= 1 and limits.intent_ahead >= 0 and limits.attempts >= 1
-    if not good or limits.timeout_s <= 0 or (rate is not None and rate <= 0):
-        raise UsageInvalid(what=f"{limits} has a limit out of range", remedy="Use positive ones.")
-    if batch is not None and not 1 <= batch <= limits.max_in_flight:
-        raise UsageInvalid(
-            what=f"batch={batch} is not between 1 and max_in_flight={limits.max_in_flight}",
-            remedy="max_in_flight counts rows: raise it.",
-        )
-    return limits
-
-
-def _checked_trouble(trouble: OnTrouble) -> OnTrouble:
-    allowed = {
-        "unknown": ("retry", "park"),
-        "error": ("raise", "null", "dead_letter"),
-        "change": ("refuse", "new", "keep"),
-        "input_change": ("refuse", "new", "keep"),
-    }
-    for name, values in allowed.items():
-        value = getattr(trouble, name)
-        if value not in values and not (name == "unknown" and callable(value)):
-            raise UsageInvalid(
-                what=f"OnTrouble({name}={value!r}) is unknown", remedy=f"Use one of {values}."
-            )
-    return trouble
 
 
 def _answer_schema(returns: str | spark_types.StructType, name: str) -> spark_types.StructType:
