@@ -20,6 +20,8 @@ $(STAMP): pyproject.toml requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m holdfast.spark.java || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/java.lock
+	# Spark starts twice as fast from a class archive, which is made once per machine: no archive, no harm.
+	$(BIN)/python -m holdfast.spark.archive || true
 	touch $(STAMP)
 
 demo: $(STAMP) ## Run the coffee-shop pipeline, kill it twice, compare the answers

@@ -31,8 +31,8 @@ POINTS = {
         "intake.bind.before:1",
         "engine.plan.before:1",
         "engine.attempt.after:1",
-        "engine.sweep.before:1",
         "engine.job.after:1",
+        "engine.sweep.before:1",
         "engine.commit.after:1",
         "engine.sync.after:2",
         "store.transaction.before:9",
@@ -53,6 +53,10 @@ POINTS = {
         "delivery.done.after:1",
     ],
 }
+
+
+FRAME_POINTS = ["intake.frame.written:1", "intake.frame.synced:1", "intake.bind.after:1"]
+"""Tried with a DataFrame input in the caller's own process."""
 
 
 class Command:
@@ -132,7 +136,8 @@ def test_at_least_twenty_points_are_passed_with_spark(data: Path, tmp_path: Path
     command = Command(tmp_path, data)
     command.run(**{ARM_VARIABLE: "engine.job.after:1"})
     assert command.run(**{RECORD_VARIABLE: str(record)}) == 0
-    tried = {hit.partition(":")[0] for hits in POINTS.values() for hit in hits}
+    every = [*FRAME_POINTS, *(hit for hits in POINTS.values() for hit in hits)]
+    tried = {hit.partition(":")[0] for hit in every}
     passed = set(recorded(record))
     # A resume does not create and bind again; those were passed by the killed run.
     assert passed - tried == set()
@@ -163,7 +168,8 @@ def test_a_killed_jvm_is_one_failed_attempt_not_a_dead_run(
     command = Command(tmp_path, data)
     process = command.start()
     kill_first(process, lambda child: "java" in child.name())
-    assert process.wait(timeout=240) == 0
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
     check(command, right)
     (run,) = describe(command.state)
     assert run.failures == 1
@@ -176,7 +182,8 @@ def test_a_killed_python_worker_changes_no_answer(
     command = Command(tmp_path, data)
     process = command.start()
     kill_first(process, lambda child: "pyspark.daemon" in " ".join(child.cmdline()))
-    assert process.wait(timeout=240) == 0
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
     check(command, right)
 
 
@@ -233,7 +240,7 @@ def test_a_frame_input_is_written_once_through_kills_and_a_lost_session(
     tmp_path: Path, killed: Counter[str]
 ) -> None:
     """Killed before and after the frame is bound, then the JVM lost in `pipe.run`, then resumed."""
-    for hit in ("intake.frame.written:1", "intake.frame.synced:1", "intake.bind.after:1"):
+    for hit in FRAME_POINTS:
         code, _ = run_frames(tmp_path, **{ARM_VARIABLE: hit})
         assert code == -signal.SIGKILL
         killed[hit.partition(":")[0]] += 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ JAVA = Java(Path("/jdk"), "17.0.15", "PATH")
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
 
 
 def train(monkeypatch: pytest.MonkeyPatch, result: Any) -> list[Path]:
@@ -40,6 +42,13 @@ def test_there_is_no_option_until_an_archive_was_made(monkeypatch: pytest.Monkey
     assert archive_path(JAVA).read_bytes() == b"classes"
     assert make_archive(JAVA)
     assert len(told) == 1
+
+
+def test_in_a_virtual_environment_it_lives_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    assert tmp_path / "venv" in archive_path(JAVA).parents
 
 
 def test_another_java_has_another_archive() -> None:

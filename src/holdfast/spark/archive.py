@@ -27,7 +27,10 @@ def archive_path(java: Java) -> Path:
     import pyspark
 
     name = digest(str(java.home), java.version, str(pyspark.__file__), version("pyspark"))
-    return cache_directory() / "classes" / f"{name}.jsa"
+    # It fits one PySpark at one place, so in a virtual environment it lives and goes with that.
+    in_environment = sys.prefix != sys.base_prefix
+    home = Path(sys.prefix) / "share" / "holdfast" if in_environment else cache_directory()
+    return home / "classes" / f"{name}.jsa"
 
 
 def archive_option(java: Java) -> str | None:

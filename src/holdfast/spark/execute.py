@@ -44,6 +44,11 @@ class SparkExecutor:
 
     def run_batch(self, work: BatchWork) -> Outcome:
         """Write every output of the segment whose table has chunks in this work."""
+        # Around everything: a JVM may die between two jobs too.
+        with working(f"a batch of segment {work.segment}"):
+            return self._run_batch(work)
+
+    def _run_batch(self, work: BatchWork) -> Outcome:
         tables = {
             name: read_table(self._spark, self._spec.table(name), sources)
             for name, sources in work.chunks.items()
@@ -81,14 +86,17 @@ class SparkExecutor:
 
     def run_series(self, work: SeriesWork) -> Outcome:
         """Compute a result and write it in its order, as CSV without a header."""
+        with working(f"result {work.name}"):
+            return self._run_series(work)
+
+    def _run_series(self, work: SeriesWork) -> Outcome:
         series = next(one for one in self._spec.series if one.name == work.name)
         frame = self._result_frame(work)
         columns = tuple(frame.columns)
         with building(f"result {work.name}"):
             rest = [column for column in columns if column not in series.order_by]
             ordered = frame.orderBy(*series.order_by, *rest)
-        with working(f"result {work.name}"):
-            ordered.write.options(**_CSV).csv(f"{work.directory}/{work.name}")
+        ordered.write.options(**_CSV).csv(f"{work.directory}/{work.name}")
         return Outcome(columns=columns)
 
     def _result_frame(self, work: SeriesWork) -> DataFrame:

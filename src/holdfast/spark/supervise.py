@@ -13,8 +13,10 @@ import subprocess
 import sys
 from dataclasses import asdict
 from json import loads
+from pathlib import Path
 from typing import Any
 
+from holdfast._base.files import make_directories
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork
 from holdfast.errors import HoldfastError, InvariantViolated, SparkLost, from_text
 from holdfast.spark.load import search_path
@@ -80,7 +82,9 @@ class ChildExecutor:
         if directory := search_path(self._start.pipeline):
             known = environment.get("PYTHONPATH")
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [directory, known]))
-        with theirs:
+        log = Path(self._start.log)
+        make_directories(log.parent)
+        with theirs, log.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [
                     sys.executable,
@@ -91,6 +95,7 @@ class ChildExecutor:
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),  # what stages print must not mix with our answers
+                stderr=errors,  # what PySpark says of a dying JVM is not for people
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 env=environment,

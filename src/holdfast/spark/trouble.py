@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
 
 import holdfast
@@ -55,8 +55,6 @@ def building(name: str) -> Iterator[None]:
         yield
     except HoldfastError:
         raise
-    except Py4JNetworkError as error:
-        raise SparkLost(error=str(error)) from error
     except Exception as error:  # a user's function may raise anything
         if lost := _lost(error):
             raise lost from error
@@ -92,8 +90,10 @@ def translate(name: str, error: BaseException) -> HoldfastError:
 
 def _lost(error: BaseException) -> SparkLost | None:
     text = str(error)
-    broken = isinstance(error, (Py4JNetworkError, ConnectionError, EOFError))
-    if broken or any(mark in text for mark in _LOST):
+    # Without an exception of Java's behind it, a Py4JError says that the JVM gave no answer.
+    silent = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    broken = isinstance(error, (ConnectionError, EOFError))
+    if silent or broken or any(mark in text for mark in _LOST):
         return SparkLost(error=text.strip().splitlines()[0] if text.strip() else "no answer")
     return None
 
