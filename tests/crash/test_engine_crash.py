@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from tests.crash.workloads import (
 from holdfast._base.crashpoint import POINTS
 from holdfast.testing.crash import CrashLoop, Hit, Tally
 
+Tallies = defaultdict[str, Tally]
 LOOPS = {
     "files": lambda: CrashLoop(run_files, settle=check_settled, final=check_answers),
     "uploads": lambda: CrashLoop(run_uploads, settle=check_settled, final=check_answers),
@@ -29,32 +30,25 @@ PAIR_STRIDE = int(os.environ.get("HOLDFAST_PAIR_STRIDE", "29"))
 `make crash-full` tries every pair."""
 
 
-@pytest.fixture(scope="module")
-def total() -> Iterator[Tally]:
-    tally = Tally()
-    yield tally
-    print(f"\nengine crash loop: {tally}")
-
-
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", sorted(LOOPS))
-def test_every_crash_point_and_every_crash_in_its_recovery(name: str, total: Tally) -> None:
+def test_every_crash_point_and_every_crash_in_its_recovery(name: str, tallies: Tallies) -> None:
     """I1, I2, I3, I5, I11: nothing lost, doubled, wrong or early, whatever is killed and when."""
     loop = LOOPS[name]()
     hits = list(loop.singles())
     for first in hits[::PAIR_STRIDE]:
         loop.pairs(first)
-    total.add(loop.tally)
+    tallies["engine"].add(loop.tally)
     assert loop.tally.problems == []
     assert loop.tally.cases == len(hits)
     assert loop.tally.pairs > 0
 
 
-def test_every_point_of_the_engine_is_reached(total: Tally) -> None:
+def test_every_point_of_the_engine_is_reached(tallies: Tallies) -> None:
     """A crash point nobody reaches is a promise nobody tested."""
     elsewhere = ("ledger.", "intake.frame.")
     wanted = {name for name in POINTS if not name.startswith(elsewhere)}
-    assert wanted - total.points == set()
+    assert wanted - tallies["engine"].points == set()
 
 
 def test_the_loop_sees_a_lost_chunk() -> None:

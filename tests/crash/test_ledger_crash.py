@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,34 +13,34 @@ from tests.crash import ledger_work
 from holdfast._base.crashpoint import POINTS
 from holdfast.errors import HoldfastError
 from holdfast.ledger.file_ledger import FileLedger
-from holdfast.testing.crash import CrashLoop, Hit
+from holdfast.testing.crash import CrashLoop, Hit, Tally
 from holdfast.testing.ledgers import bought, claim, make_slot, make_step
 
 LEDGER_POINTS = {name for name in POINTS if name.startswith("ledger.")}
 
 
 @pytest.mark.slow
-def test_crash_at_every_point() -> None:
+def test_crash_at_every_point(tallies: defaultdict[str, Tally]) -> None:
     """Every pass of every point: recover, compare with the provider's own log."""
     loop = CrashLoop(
         ledger_work.whole, settle=ledger_work.right_after, final=ledger_work.after_recovery
     )
     for _ in loop.singles():
         pass
-    print(loop.tally)
+    tallies["ledger"].add(loop.tally)
     assert not loop.tally.problems, "\n".join(loop.tally.problems)
     assert loop.tally.points == LEDGER_POINTS
 
 
 @pytest.mark.slow
-def test_crash_in_every_recovery() -> None:
+def test_crash_in_every_recovery(tallies: defaultdict[str, Tally]) -> None:
     """The first pass of every point, then every first pass of what recovers from it."""
     loop = CrashLoop(
         ledger_work.tiny, settle=ledger_work.right_after, final=ledger_work.after_recovery
     )
     for name in loop.passes():
         loop.pairs(Hit(name, 1), keep=lambda hit: hit.number == 1)
-    print(loop.tally)
+    tallies["ledger"].add(loop.tally)
     assert not loop.tally.problems, "\n".join(loop.tally.problems)
     assert loop.tally.pairs >= 200
 

@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,6 +20,7 @@ from holdfast.apps.coffee.compare import compare
 from holdfast.apps.coffee.generator import generate
 from holdfast.apps.coffee.oracle import Answers, answers
 from holdfast.queries import describe, verify
+from holdfast.testing.crash import Tally
 
 SCALE, SEED = 0.0004, 3
 POINTS = {
@@ -98,11 +99,9 @@ def right() -> Answers:
     return answers(scale=SCALE, seed=SEED, hard=True)
 
 
-@pytest.fixture(scope="module")
-def killed() -> Iterator[Counter[str]]:
-    count: Counter[str] = Counter()
-    yield count
-    print(f"\nSpark crash tests: {sum(count.values())} kills at {len(count)} points, all recovered")
+def note_kill(tally: Tally, hit: str) -> None:
+    tally.points.add(hit.partition(":")[0])
+    tally.cases += 1
 
 
 def check(command: Command, right: Answers) -> None:
@@ -117,14 +116,14 @@ def check(command: Command, right: Answers) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", POINTS)
 def test_the_command_killed_at_its_crash_points(
-    name: str, data: Path, right: Answers, tmp_path: Path, killed: Counter[str]
+    name: str, data: Path, right: Answers, tmp_path: Path, tallies: defaultdict[str, Tally]
 ) -> None:
     """SIGKILL at one point after the other, on one state; then run to the end."""
     command = Command(tmp_path, data)
     for hit in POINTS[name]:
         code = command.run(**{ARM_VARIABLE: hit})
         assert code == -signal.SIGKILL, f"{hit} was not reached, exit code {code}"
-        killed[hit.partition(":")[0]] += 1
+        note_kill(tallies["Spark"], hit)
     assert command.run() == 0
     check(command, right)
 
@@ -237,13 +236,13 @@ def run_frames(root: Path, *arguments: str, **environment: str) -> tuple[int, st
 
 @pytest.mark.timeout(600)
 def test_a_frame_input_is_written_once_through_kills_and_a_lost_session(
-    tmp_path: Path, killed: Counter[str]
+    tmp_path: Path, tallies: defaultdict[str, Tally]
 ) -> None:
     """Killed before and after the frame is bound, then the JVM lost in `pipe.run`, then resumed."""
     for hit in FRAME_POINTS:
         code, _ = run_frames(tmp_path, **{ARM_VARIABLE: hit})
         assert code == -signal.SIGKILL
-        killed[hit.partition(":")[0]] += 1
+        note_kill(tallies["Spark"], hit)
     assert run_frames(tmp_path, "kill-jvm") == (3, "SPARK_LOST")
     assert run_frames(tmp_path) == (0, "DONE")
     lines = (tmp_path / "out" / "even.csv").read_text().splitlines()
