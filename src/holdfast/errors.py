@@ -206,7 +206,7 @@ class StageFailed(CallerError):
 
     code: ClassVar[str] = "STAGE_FAILED"
     retryable: ClassVar[bool] = True
-    template: ClassVar[str] = "{stage} failed at {where}: {error}. Correct it and run again."
+    template: ClassVar[str] = "{stage} failed at {where}: {error}."
     stage: str
     where: str
     error: str
@@ -216,7 +216,7 @@ class StageInvalid(CallerError):
     """Spark refused a user's stage before any row was read: an unknown column, a wrong type."""
 
     code: ClassVar[str] = "STAGE_INVALID"
-    template: ClassVar[str] = "{stage} cannot work, at {where}: {error}. Correct it and run again."
+    template: ClassVar[str] = "{stage} cannot work, at {where}: {error}. Correct it."
     stage: str
     where: str
     error: str
@@ -455,7 +455,7 @@ class InputChanged(DataError):
     """An input file is not the one that was bound when the run began."""
 
     code: ClassVar[str] = "INPUT_CHANGED"
-    template: ClassVar[str] = "{path} {what} since the run began. Restore it, or use a new state."
+    template: ClassVar[str] = "{path} {what} since the run began. Undo that, or use a new state."
     path: str
     what: str
 
@@ -485,7 +485,8 @@ class RunFailed(HoldfastError):
     code: ClassVar[str] = "RUN_FAILED"
     blame: ClassVar[Blame] = Blame.CALLER
     template: ClassVar[str] = (
-        "run {run} failed: {reason} Correct the cause and use a new state directory."
+        "run {run} failed: {reason} A failed run is over: correct the cause, and use a new state"
+        " directory."
     )
     run: str
     reason: str

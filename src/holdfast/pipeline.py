@@ -112,6 +112,9 @@ class Pipeline:
         self._check_list(name, senders=senders)
         if on_bad_rows not in list(BadRowPolicy):
             self._refuse(f"input {name}: on_bad_rows={on_bad_rows!r}", "Use fail or quarantine.")
+        if whole and on_bad_rows == BadRowPolicy.QUARANTINE:
+            what = f"input {name}: a whole table is read many times and keeps no rows aside"
+            self._refuse(what, "Use on_bad_rows='fail', or whole=False.")
         if not senders or len(set(senders)) != len(senders):
             self._refuse(f"input {name}: senders {list(senders)!r}", "Name each sender once.")
         table = TableSpec(
@@ -253,10 +256,13 @@ class Pipeline:
 
         return run_pipeline(self, spark, inputs=inputs, state=state, out=out, config=config)
 
-    def test(self, inputs: Mapping[str, Any], spark: SparkSession) -> dict[str, DataFrame]:
+    def test(
+        self, inputs: Mapping[str, Any], spark: SparkSession | None = None
+    ) -> dict[str, DataFrame]:
         """Compute every result from small frames or rows, in two batches, with no state.
 
-        For unit tests: a combine that cannot be cut into batches shows.
+        For unit tests: a combine that cannot be cut into batches shows. Returns a frame per
+        result, by name. Without `spark` the active session is used, or a local one is started.
         """
         from holdfast.spark.trial import try_pipeline
 

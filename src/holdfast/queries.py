@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast._base.files import read_pieces, sha256_of
 from holdfast._base.ids import RunId
 from holdfast.blobs.local import LocalBlobs
-from holdfast.delivery.export import export_path, is_exported
+from holdfast.delivery.export import export_checksum, export_path, is_exported
 from holdfast.engine.barrier import is_complete, missing
 from holdfast.engine.state import StateDirectory, look
 from holdfast.engine.sweep import orphans
@@ -131,7 +131,7 @@ def verify(root: Path, out: Path | None = None) -> Verification:
         chunks = files = left = 0
         for run in runs:
             told = [*_check_chunks(store, run), *_check_files(directory, store, run.run_id)]
-            told += _check_pieces(store, run) + _check_exports(store, run, out)
+            told += _check_pieces(store, run) + _check_exports(directory.root, store, run, out)
             findings += [Finding(run.run_id, what) for what in told]
             chunks += len(store.list_chunks(run.run_id))
             files += len(_files(store, run.run_id))
@@ -213,11 +213,14 @@ def _check_pieces(store: Store, run: Run) -> list[str]:
     return found
 
 
-def _check_exports(store: Store, run: Run, out: Path | None) -> list[str]:
+def _check_exports(root: Path, store: Store, run: Run, out: Path | None) -> list[str]:
     if out is None or run.state != RunState.DONE:
         return []
+    known = store.read_exports(run.run_id)
     return [
-        f"{export_path(out, series)} is missing or was altered; run again to restore it"
-        for series, checksum in store.read_exports(run.run_id).items()
-        if not is_exported(out, series, checksum)
+        f"{export_path(out, result.series)} is missing or was altered; run again to restore it"
+        for result in store.read_series(run.run_id)
+        if not is_exported(
+            out, result.series, known.get(result.series) or export_checksum(root, result)
+        )
     ]

@@ -16,7 +16,7 @@ from holdfast.engine.executor import Source
 from holdfast.errors import BadRows, HoldfastError, InputChanged, UsageInvalid, from_text
 from holdfast.intake.split import split_file
 from holdfast.intake.tables import BadRowPolicy, TableSpec
-from holdfast.spark.source import LINE, RAW, REASON, CsvReader, read_csv, split_bad_rows
+from holdfast.spark.source import FILE, LINE, RAW, REASON, CsvReader, read_csv, split_bad_rows
 
 Reader = Callable[..., DataFrame]
 BOM = b"\xef\xbb\xbf"
@@ -180,8 +180,8 @@ def test_bad_rows_are_kept_aside_and_the_others_are_all_there(read: Reader) -> N
     good, bad = split_bad_rows(frame)
     assert good.columns == ["id", "n"]
     assert rows_of(good) == [("1", 1)] * 20 + [("5", 5)] * 5
-    assert bad.columns == [LINE, RAW, REASON]
-    assert rows_of(bad) == [
+    assert bad.columns == [FILE, LINE, RAW, REASON]
+    assert rows_of(bad.drop(FILE)) == [
         (22, "2,x", "column n: 'x' is not an int"),
         (23, "3", "1 fields, 2 wanted"),
         (24, "\\xff,4", "column id: '\\xff' is not UTF-8 text"),
@@ -200,7 +200,7 @@ def test_no_sources_are_an_empty_frame_and_no_job(
 ) -> None:
     spark.sparkContext.setJobGroup(f"empty-{policy}", "")
     frame = read_csv(spark, ddl_schema("n int, s string"), [], policy)
-    aside = [LINE, RAW, REASON] if policy is BadRowPolicy.QUARANTINE else []
+    aside = [FILE, LINE, RAW, REASON] if policy is BadRowPolicy.QUARANTINE else []
     assert frame.columns == ["n", "s", *aside]
     assert rows_of(frame) == []
     assert not spark.sparkContext.statusTracker().getJobIdsForGroup(f"empty-{policy}")

@@ -291,6 +291,7 @@ def test_quarantine_keeps_bad_rows_aside_and_counts_them(
             (3, "b,none"),
             (5, "d"),
         ]
+    assert {Path(row["_hf_file"]).name for row in kept} == {path.name}
 
 
 def test_bad_json_fails_with_its_line(spark: SparkSession, tmp_path: Path) -> None:
@@ -318,10 +319,14 @@ def test_a_rewritten_input_is_refused(spark: SparkSession, tmp_path: Path) -> No
     pipe = Pipeline("changing", version="1")
     pipe.input("sales", schema="shop string, amount int")
 
+    calls = []
+
     @pipe.result("all", streamed=True)
     def everything(sales: DataFrame) -> DataFrame:
-        # Runs in the driver after the binding and before the job: the moment of the change.
-        path.write_text(path.read_text().replace("a,9", "a,8"))
+        # The first call checks the pipeline; the second is between the binding and the job.
+        calls.append(1)
+        if len(calls) == 2:
+            path.write_text(path.read_text().replace("a,9", "a,8"))
         return sales
 
     with pytest.raises(InputChanged):
@@ -339,12 +344,10 @@ def test_a_stage_with_an_unknown_column_names_the_users_line(
     def everything(sales: DataFrame) -> DataFrame:
         return sales.select("shoop")
 
-    with pytest.raises(RunFailed) as caught:
+    with pytest.raises(StageInvalid) as caught:
         pipe.run(spark, inputs={"sales": tmp_path / "sales.csv"}, state=tmp_path / "s")
-    cause = caught.value.__cause__
-    assert isinstance(cause, StageInvalid)
-    assert Path(__file__).name in cause.where
-    assert "shoop" in cause.error
+    assert Path(__file__).name in caught.value.where
+    assert "shoop" in caught.value.error
 
 
 def test_a_stage_that_raises_in_a_worker_names_the_users_line(
@@ -414,3 +417,113 @@ def test_check_combine_catches_an_average(spark: SparkSession) -> None:
     check_combine(pipe, "totals", first, second)
     with pytest.raises(AssertionError, match="depends on how its input is cut"):
         check_combine(pipe, "mean", first, second)
+
+
+def test_a_typo_in_the_last_result_is_found_before_there_is_a_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Corrected, the same state serves: nothing was created, bound or committed."""
+    write_csv(tmp_path / "sales.csv", SALES)
+    inputs = {"sales": tmp_path / "sales.csv"}
+    broken = Pipeline("typo")
+    broken.input("sales", schema="shop string, amount int")
+
+    @broken.result("last")
+    def last(sales: DataFrame) -> DataFrame:
+        return sales.select("shoop")
+
+    with pytest.raises(StageInvalid):
+        broken.run(spark, inputs=inputs, state=tmp_path / "s")
+    assert describe(tmp_path / "s") == []
+    sums_pipeline().run(spark, inputs=inputs, state=tmp_path / "s", out=tmp_path / "o")
+    assert rows_of(tmp_path / "o" / "report.csv") == expected_sums()
+
+
+@pytest.mark.parametrize("where", ["input", "state"])
+def test_names_that_spark_would_take_for_patterns_are_refused(
+    spark: SparkSession, tmp_path: Path, where: str
+) -> None:
+    """Spark would read `sales_1.json` for `sales_[1].json`, and nobody would be told."""
+    path = tmp_path / ("sales_[1].json" if where == "input" else "sales.json")
+    path.write_text('{"shop":"other","amount":2}\n')
+    state = tmp_path / ("s[1]" if where == "state" else "s")
+    with pytest.raises(UsageInvalid):
+        sums_pipeline(format="json").run(spark, inputs={"sales": path}, state=state)
+
+
+def test_bad_rows_of_a_whole_table_fail_the_run(spark: SparkSession, tmp_path: Path) -> None:
+    write_csv(tmp_path / "sales.csv", SALES)
+    (tmp_path / "shops.json").write_text('{"shop":"a","city":"X"}\n{"shop":"b","city":\n')
+    pipe = Pipeline("pins", version="1")
+    pipe.input("sales", schema="shop string, amount int")
+    pipe.input("shops", schema="shop string, city string", format="json", whole=True)
+
+    @pipe.result("joined", streamed=True)
+    def joined(sales: DataFrame, shops: DataFrame) -> DataFrame:
+        return sales.join(shops, "shop").select("shop", "city")
+
+    inputs = {"sales": tmp_path / "sales.csv", "shops": tmp_path / "shops.json"}
+    with pytest.raises(RunFailed) as caught:
+        pipe.run(spark, inputs=inputs, state=tmp_path / "s")
+    assert isinstance(caught.value.__cause__, BadRows)
+
+
+def test_nulls_and_empty_texts_stay_rows_of_an_export(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('n,s\n1,\n2,""\n3,x\n')
+    pipe = Pipeline("texts", version="1")
+    pipe.input("t", schema="n int, s string")
+
+    @pipe.result("one")
+    def one(t: DataFrame) -> DataFrame:
+        return t.select("s")
+
+    @pipe.result("two", order_by=["n"])
+    def two(t: DataFrame) -> DataFrame:
+        return t.withColumnRenamed("s", "a.b")
+
+    pipe.run(spark, inputs={"t": tmp_path / "t.csv"}, state=tmp_path / "s", out=tmp_path / "o")
+    assert (tmp_path / "o" / "one.csv").read_text() == 's\n""\n""\nx\n'
+    assert (tmp_path / "o" / "two.csv").read_text() == 'n,a.b\n1,\n2,""\n3,x\n'
+
+
+def test_parquet_files_of_one_table_must_have_the_same_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": [1], "amount": [2]}), tmp_path / "t_1.parquet")
+    pq.write_table(pa.table({"id": [1], "amt": [2]}), tmp_path / "t_2.parquet")
+    for schema in ("", "id bigint, amount bigint"):
+        pipe = Pipeline("evolving", version="1")
+        pipe.input("t", format="parquet", schema=schema)
+
+        @pipe.result("all", streamed=True)
+        def everything(t: DataFrame) -> DataFrame:
+            return t
+
+        with pytest.raises(HeaderWrong):
+            pipe.run(spark, inputs=tmp_path, state=tmp_path.parent / f"state-{bool(schema)}")
+
+
+def test_a_session_in_another_zone_gives_the_same_bytes_and_keeps_its_zone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text("at\n2024-03-10 02:30:00\n")
+    pipe = Pipeline("zones", version="1")
+    pipe.input("t", schema="at timestamp_ntz")
+
+    @pipe.result("all", streamed=True)
+    def everything(t: DataFrame) -> DataFrame:
+        return t.selectExpr("date_format(at, 'HH:mm') as at")
+
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        pipe.run(spark, inputs={"t": tmp_path / "t.csv"}, state=tmp_path / "s", out=tmp_path / "o")
+        assert spark.conf.get("spark.sql.session.timeZone") == "America/New_York"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert (tmp_path / "o" / "all.csv").read_text() == "at\n02:30\n"
+
+
+def test_a_frame_of_other_types_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([("a", 1.5)], "shop string, amount double")
+    with pytest.raises(UsageInvalid):
+        sums_pipeline().run(spark, inputs={"sales": frame}, state=tmp_path / "s")

@@ -18,7 +18,7 @@ from holdfast.errors import BadRows, HeaderWrong, InputChanged, StorageFailed, U
 from holdfast.intake.csv_rows import ends_in_quotes, row_spans
 from holdfast.intake.tables import BadRowPolicy
 from holdfast.spark import csv_parse
-from holdfast.spark.chunk import LINE, RAW, REASON, read_chunk
+from holdfast.spark.chunk import FILE, LINE, RAW, REASON, read_chunk
 from holdfast.spark.csv_parse import parse
 from holdfast.spark.texts import possible
 from holdfast.spark.types import Column, columns_of
@@ -62,8 +62,13 @@ def rows_of(
     policy: BadRowPolicy = BadRowPolicy.FAIL,
     source: Source | None = None,
 ) -> list[tuple[Any, ...]]:
+    """The rows as tuples; the file of a bad row is checked here and left out."""
     batches = read_chunk(source or source_of(path), "t", declared, policy)
-    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    for row in rows:
+        if FILE in row:
+            assert row.pop(FILE) == (str(path) if row[LINE] else None)
+    return [tuple(row.values()) for row in rows]
 
 
 @pytest.fixture
@@ -206,10 +211,10 @@ def test_lines_are_those_of_the_file_in_any_of_its_ranges(file: Path) -> None:
     assert (caught.value.line, caught.value.count) == (12, 2)
 
 
-def test_good_rows_under_quarantine_have_null_in_the_three_columns(file: Path) -> None:
+def test_good_rows_under_quarantine_have_null_in_the_columns_of_bad_ones(file: Path) -> None:
     file.write_text("n\n1\n")
     batches = list(read_chunk(source_of(file), "t", columns("n int"), BadRowPolicy.QUARANTINE))
-    assert batches[0].to_pylist() == [{"n": 1, LINE: None, RAW: None, REASON: None}]
+    assert batches[0].to_pylist() == [{"n": 1, FILE: None, LINE: None, RAW: None, REASON: None}]
 
 
 def test_a_quote_that_is_never_closed_is_a_bad_row_and_not_a_long_value(file: Path) -> None:

@@ -94,7 +94,7 @@ def test_running_a_finished_run_again_changes_nothing(tmp_path: Path) -> None:
 
     report = run_toy(tmp_path, pipeline=make_pipeline(), before=never)
     assert report.already_done
-    assert report.restored == []
+    assert report.exported == []
     assert rows_of(tmp_path) == rows
     assert files_below(tmp_path) == {k: v for k, v in files.items() if not k.startswith("in/")}
 
@@ -117,8 +117,8 @@ def test_a_lost_or_damaged_export_is_restored_to_the_byte(tmp_path: Path, damage
     report = run_toy(tmp_path)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     assert report.already_done
-    assert "report" in report.restored
-    assert (report.restored == ["report"]) is (damage != "all gone")
+    assert "report" in report.exported
+    assert (report.exported == ["report"]) is (damage != "all gone")
     assert rows_of(tmp_path) == rows
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast._base.ids import fresh_token
-from holdfast.errors import DiskFull, StorageFailed
+from holdfast.errors import DiskFull, StorageFailed, UsageInvalid
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -103,6 +103,17 @@ def write_temporary(directory: Path, pieces: Iterable[bytes]) -> tuple[Path, str
     finally:
         os.close(descriptor)
     return temporary, state.hexdigest()
+
+
+def refuse_pattern(path: Path) -> None:
+    """Refuse a path that Spark's readers would take for a pattern, and read other files by.
+
+    Raises:
+        UsageInvalid: it holds one of * ? [ ] { } or a backslash.
+    """
+    if found := set(str(path)) & set("*?[]{}\\"):
+        what = f"{path} holds {min(found)}, which Spark takes for a pattern"
+        raise UsageInvalid(what=what, remedy="Rename it.")
 
 
 def is_temporary(path: Path) -> bool:

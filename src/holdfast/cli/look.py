@@ -55,7 +55,7 @@ def _next(view: RunView, state: Path) -> str:
         case "FAILED":
             return "correct the cause, then run with a new --state"
         case _:
-            return f"holdfast run {view.pipeline} --state {state} ... resumes it"
+            return f"the same `holdfast run ... --state {state}` as before resumes it"
 
 
 def verify_command(state: Path, out: Path | None, *, as_json: bool) -> None:
@@ -72,6 +72,9 @@ def verify_command(state: Path, out: Path | None, *, as_json: bool) -> None:
             f" {found.orphans} orphans (not counted): {verdict}\n"
         )
         if found.findings:
-            sys.stdout.write("next: restore what is damaged from a backup, or start a new run\n")
+            exports_only = all("run again" in finding.what for finding in found.findings)
+            cure = "the same `holdfast run` as before restores the exports"
+            worse = "restore what is damaged from a backup, or start a new run"
+            sys.stdout.write(f"next: {cure if exports_only else worse}\n")
     if found.findings:
         sys.exit(1)

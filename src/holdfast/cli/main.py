@@ -141,6 +141,10 @@ def main() -> None:
     arm_from_environment()
     try:
         app()
+    except OSError as error:
+        # Whatever the machine refused where nobody expected it: still one line.
+        sys.stderr.write(f"holdfast: [STORAGE_FAILED] {error.filename}: {error.strerror}\n")
+        sys.exit(1)
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {' '.join(str(error).split())}\n")
         sys.exit(2 if isinstance(error, (UsageInvalid, PipelineInvalid)) else 1)

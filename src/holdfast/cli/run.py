@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from holdfast._base.files import os_errors
 from holdfast.config import DEFAULT, Config
 from holdfast.engine.drive import Inputs, RunReport, drive
 from holdfast.engine.events import Event, EventKind
@@ -48,18 +49,21 @@ def run_command(request: Request) -> None:
     conf = _settings(request.spark_conf)
     config = _config(request)
     _refuse_cluster(request)
-    state, out = request.state.absolute(), request.out.absolute()
+    state, out = request.state.resolve(), request.out.resolve()
     say = _Teller(sys.stderr.isatty())
     with hold(state, config) as held:
         log = held.directory.spark_log
 
         def inputs() -> Inputs:
-            files = list_tables(request.input, spec.tables, ignore_unknown=request.ignore_unknown)
-            say.size = sum(path.stat().st_size for paths in files.values() for path in paths)
+            folder = request.input.resolve()
+            files = list_tables(folder, spec.tables, ignore_unknown=request.ignore_unknown)
+            with os_errors(folder):
+                say.size = sum(path.stat().st_size for paths in files.values() for path in paths)
             return Inputs(files)
 
         def executor() -> ChildExecutor:
             short = say.size <= _SHORT_BYTES
+            sys.stderr.write(f"starting Spark; its log is {log}\n")
             start = Start(request.pipeline, str(log), request.master, conf, short)
             return ChildExecutor(start)
 
@@ -161,11 +165,11 @@ def _conclude(request: Request, report: RunReport) -> None:
         sys.stdout.write(json.dumps(facts) + "\n")
         return
     if report.already_done:
-        restored = f"restored {', '.join(report.restored)}" if report.restored else "nothing to do"
+        restored = f"restored {', '.join(report.exported)}" if report.exported else "nothing to do"
         sys.stdout.write(f"this run was finished before: {restored}\n")
     else:
         sys.stdout.write(
-            f"done: {report.chunks} chunks in {report.batches} batches by this process,"
-            f" {report.rows:,} rows in all, {report.bad_rows:,} kept aside\n"
+            f"done: {report.batches} batch(es) of {report.chunks} chunk(s) by this process;"
+            f" {report.rows:,} rows read in all, {report.bad_rows:,} bad ones kept aside\n"
         )
     sys.stdout.write(f"next: holdfast verify --state {request.state} --out {request.out}\n")

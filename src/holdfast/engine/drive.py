@@ -24,7 +24,7 @@ from holdfast.engine.finish import finish
 from holdfast.engine.loop import Engine
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import Held
-from holdfast.errors import RunFailed, StateMismatch
+from holdfast.errors import RunFailed, StateMismatch, UsageInvalid
 from holdfast.intake.bind import bind_files, check_unchanged
 from holdfast.intake.tables import TableSpec
 from holdfast.log.embedded import EmbeddedBackend
@@ -60,7 +60,45 @@ class RunReport:
     redone_chunks: int = 0
     failed_attempts: int = 0
     results: dict[str, Path] = field(default_factory=dict)
-    restored: list[str] = field(default_factory=list)
+    exported: list[str] = field(default_factory=list)
+
+
+def _begin(
+    watched: _Watched,
+    inputs: Callable[[], Inputs],
+    executor: Callable[[], Executor],
+    out: Path | None,
+) -> RunReport:
+    """Begin a run, after everything that can be wrong with it was looked at.
+
+    The inputs are listed and every stage is built on no rows before there is a run: a mistake
+    that is found here leaves nothing behind, and the same state serves the corrected pipeline.
+    """
+    given = inputs()
+    _refuse_overwriting(given, out)
+    doing = executor()
+    try:
+        doing.check()
+        held, spec = watched.held, watched.spec
+        run = open_run(held.store, spec, held.directory.root)
+        report = RunReport(run.run_id, RunState(run.state))
+        counting = replace(watched, watch=_Counting(report, watched.watch))
+        _bind(counting, run.run_id, given)
+        _advance(counting, run.run_id, doing)
+    finally:
+        doing.close()
+    finish(held, run.run_id, out, counting.watch)
+    _complete_report(held.store, spec, report, out)
+    return report
+
+
+def _refuse_overwriting(given: Inputs, out: Path | None) -> None:
+    """Refuse to export into a directory of inputs: a result would replace, or become, one."""
+    for paths in given.files.values():
+        for path in paths:
+            if out is not None and path.parent == out:
+                what = f"{out} is where results go, and holds the input {path.name}"
+                raise UsageInvalid(what=what, remedy="Give another directory for the results.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +130,8 @@ def drive(
 
     `inputs` is asked only while the run is not finished, `executor` only if there is work.
     """
+    if not held.store.list_runs():
+        return _begin(_Watched(held, spec, config, watch), inputs, executor, out)
     run = open_run(held.store, spec, held.directory.root)
     report = RunReport(run.run_id, RunState(run.state))
     if run.state == RunState.FAILED:
@@ -215,7 +255,7 @@ class _Counting:
             case EventKind.FAILED_ATTEMPT:
                 self._report.failed_attempts += 1
             case EventKind.EXPORTED:
-                self._report.restored.append(event.name)
+                self._report.exported.append(event.name)
             case _:
                 pass
         self._watch(event)

@@ -67,6 +67,9 @@ class Executor(Protocol):
     """True: after SparkLost the next call gets a new executor process; False: the caller's own
     session is gone, and only the caller can bring another."""
 
+    def check(self) -> None:
+        """Build every result on no rows. Raises StageInvalid for what can never work."""
+
     def run_batch(self, work: BatchWork) -> Outcome:
         """Do a batch. Raises a HoldfastError; anything half written below the directory stays."""
 

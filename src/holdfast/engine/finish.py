@@ -35,9 +35,10 @@ def finish(held: Held, run_id: RunId, out: Path | None, watch: Watcher = ignore)
         clear_temporary(out)
         for result in held.store.read_series(run_id):
             wanted = known.get(result.series) or export_checksum(held.directory.root, result)
+            exports[result.series] = wanted
             if is_exported(out, result.series, wanted):
                 continue
-            exports[result.series] = export_series(held.directory.root, out, result)
+            export_series(held.directory.root, out, result)
             path = str(export_path(out, result.series))
             watch(Event(EventKind.EXPORTED, run_id, result.series, detail=path))
     if run.state == RunState.COMPLETING:

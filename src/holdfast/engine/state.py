@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
-from holdfast._base.files import FILE_MODE, make_directories, os_errors
+from holdfast._base.files import FILE_MODE, make_directories, os_errors, refuse_pattern
 from holdfast._base.ids import Epoch, RunId
 from holdfast.config import DEFAULT, Config
 from holdfast.errors import StateBusy, UsageInvalid
@@ -97,9 +97,10 @@ def hold(root: Path, config: Config = DEFAULT) -> Iterator[Held]:
     Raises:
         StateBusy: another process holds it; its pid is named.
     """
-    directory = StateDirectory(root)
+    directory = StateDirectory(root.resolve())
+    refuse_pattern(directory.root)
     with os_errors(root):
-        make_directories(root)
+        make_directories(directory.root)
         descriptor = _lock(directory)
     try:
         store = SqliteStore.open(directory.store, config)
@@ -135,7 +136,7 @@ def look(root: Path, config: Config = DEFAULT) -> Iterator[tuple[StateDirectory,
     Raises:
         UsageInvalid: there is no state here.
     """
-    directory = StateDirectory(root)
+    directory = StateDirectory(root.resolve())
     if not directory.store.is_file():
         remedy = "Give the directory that `holdfast run --state` was given."
         raise UsageInvalid(what=f"{root} holds no Holdfast state", remedy=remedy)

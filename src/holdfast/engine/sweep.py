@@ -22,7 +22,11 @@ def orphans(
     for work in store.list_work(run_id, committed=True):
         for file in store.read_work_files(work.plan.work_id):
             kept.add((directory.root / file.path).parents[1])
-    kept |= {Path(chunk.location).parent for chunk in store.list_chunks(run_id)}
+    # A frame's files are bound by absolute path, which a moved or linked state spells otherwise:
+    # what counts is the table and the epoch, the last two parts of it.
+    inputs = directory.inputs_of(run_id)
+    for chunk in store.list_chunks(run_id):
+        kept.add(inputs.joinpath(*Path(chunk.location).parent.parts[-2:]))
     written = [*directory.runs_of(run_id).glob("*/*/*"), *directory.inputs_of(run_id).glob("*/*")]
     return [
         path

@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
-from holdfast._base.files import os_errors, read_pieces, sha256_of
+from holdfast._base.files import os_errors, read_pieces, refuse_pattern, sha256_of
 from holdfast._base.ids import Ordinal, RunId
 from holdfast.config import Config
 from holdfast.errors import InputChanged
 from holdfast.intake.ddl import column_names
+from holdfast.intake.parquet import check_alike, check_columns
 from holdfast.intake.split import Piece, split_file
 from holdfast.intake.tables import TableSpec
 from holdfast.store.contract import BarrierRule, IntakeStore
@@ -51,6 +52,9 @@ def list_chunks(
 ) -> Iterator[Chunk]:
     """Yield the chunks of input files, numbered per table in the order of the files."""
     listed = [(table, path) for table in tables for path in files.get(table.name, ())]
+    for table in tables:
+        if table.format == "parquet" and not table.schema:
+            check_alike(files.get(table.name, ()), table.name)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         cut = pool.map(lambda pair: _split(pair[0], pair[1], config), listed)
         ordinals: dict[str, int] = {}
@@ -62,8 +66,13 @@ def list_chunks(
 
 def _split(table: TableSpec, path: Path, config: Config) -> list[Piece]:
     columns = column_names(table.schema) if table.schema else []
+    if table.format != "csv":
+        refuse_pattern(path)
     with os_errors(path):
-        return split_file(path, table, columns, config.chunk_bytes)
+        pieces = split_file(path, table, columns, config.chunk_bytes)
+        if table.format == "parquet":
+            check_columns(path, table.name, columns)
+        return pieces
 
 
 def _chunk(table: TableSpec, path: Path, piece: Piece, ordinal: Ordinal) -> Chunk:

@@ -76,6 +76,9 @@ class Child:
         self._executor = SparkExecutor(spark, pipeline)
 
     def _work(self, request: dict[str, Any]) -> Outcome:
+        if "check" in request:
+            self._executor.check()
+            return Outcome()
         if "batch" in request:
             outcome: Outcome = self._executor.run_batch(unpack_batch(request["batch"]))
         else:

@@ -22,10 +22,10 @@ from holdfast.spark.bad_rows import BadRow, part_rows
 from holdfast.spark.csv_parse import parse
 from holdfast.spark.types import Column, arrow_schema
 
-LINE, RAW, REASON = "_hf_line", "_hf_raw", "_hf_reason"
-"""The columns of a bad row: its line in the file, its text, and what is wrong with it."""
+FILE, LINE, RAW, REASON = "_hf_file", "_hf_line", "_hf_raw", "_hf_reason"
+"""The columns of a bad row: its file, its line in it, its text, and what is wrong with it."""
 
-_ASIDE = {LINE: pa.int64(), RAW: pa.string(), REASON: pa.string()}
+_ASIDE = {FILE: pa.string(), LINE: pa.int64(), RAW: pa.string(), REASON: pa.string()}
 
 
 def read_chunk(
@@ -33,7 +33,7 @@ def read_chunk(
 ) -> Iterator[Any]:
     """Return the record batches of a chunk.
 
-    Under QUARANTINE they have three more columns, which are null in good rows; in bad rows all
+    Under QUARANTINE they have four more columns, which are null in good rows; in bad rows all
     others are null.
 
     Raises:
@@ -61,7 +61,9 @@ def read_chunk(
             line = _lines_of(bad[:1], data, source)[0]
             raise BadRows(path=source.path, line=line, reason=bad[0].reason, count=len(bad))
         return iter(batches)
-    return _with_bad_rows(batches, bad, _lines_of(bad, data, source), columns)
+    paths, lines = [source.path] * len(bad), _lines_of(bad, data, source)
+    found: list[list[Any]] = [paths, lines, [row.raw for row in bad], [row.reason for row in bad]]
+    return _with_bad_rows(batches, found, columns)
 
 
 def _checked_bytes(source: Source) -> bytes:
@@ -94,7 +96,7 @@ def _lines_of(bad: Sequence[BadRow], data: bytes, source: Source) -> list[int]:
 
 
 def _with_bad_rows(
-    batches: Sequence[Any], bad: Sequence[BadRow], lines: list[int], columns: Sequence[Column]
+    batches: Sequence[Any], found: Sequence[list[Any]], columns: Sequence[Column]
 ) -> Iterator[Any]:
     schema = arrow_schema(columns)
     for name, kind in _ASIDE.items():
@@ -102,10 +104,9 @@ def _with_bad_rows(
     for batch in batches:
         nulls = [pa.nulls(batch.num_rows, kind) for kind in _ASIDE.values()]
         yield pa.RecordBatch.from_arrays([*batch.columns, *nulls], schema=schema)
-    if bad:
-        found = [lines, [row.raw for row in bad], [row.reason for row in bad]]
+    if found[0]:
         aside = [
             pa.array(values, kind) for values, kind in zip(found, _ASIDE.values(), strict=True)
         ]
-        nulls = [pa.nulls(len(bad), column.arrow_type) for column in columns]
+        nulls = [pa.nulls(len(found[0]), column.arrow_type) for column in columns]
         yield pa.RecordBatch.from_arrays([*nulls, *aside], schema=schema)

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.engine.executor import BAD_ROWS_PREFIX, BatchWork, Outcome, SeriesWork
+from holdfast.engine.executor import BAD_ROWS_PREFIX, BatchWork, Outcome, SeriesWork, Source
 from holdfast.engine.spec import OutputKind, OutputSpec, PipelineSpec
 from holdfast.intake.tables import BadRowPolicy
 from holdfast.spark.evaluate import Evaluation
-from holdfast.spark.read import TableFrame, read_table, refuse_bad_json
+from holdfast.spark.read import (
+    TableFrame,
+    quoted,
+    read_table,
+    refuse_bad_json,
+)
 from holdfast.spark.trouble import building, working
 
 if TYPE_CHECKING:
@@ -22,10 +27,10 @@ _CSV = {
     "header": "false",
     "quote": '"',
     "escape": '"',  # a quote inside quotes is doubled, as everybody else writes it
-    "emptyValue": "",
-    "nullValue": "",
+    "emptyValue": '""',  # an empty text is not a null, and our reader tells them apart
     "ignoreLeadingWhiteSpace": "false",  # Spark's writer trims by default: that alters answers
     "ignoreTrailingWhiteSpace": "false",
+    "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd HH:mm:ss[.SSSSSS]",
     "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss[.SSSSSS]",
 }
@@ -42,6 +47,18 @@ class SparkExecutor:
         self._spark, self._pipeline = spark, pipeline
         self._spec: PipelineSpec = pipeline.spec()
 
+    def check(self) -> None:
+        """Build every result on empty frames; a table whose columns only its files know is left
+        to the first batch.
+        """
+        known = [t for t in self._spec.tables if t.schema or t.format == "binaryFile"]
+        if len(known) < sum(not table.produced for table in self._spec.tables):
+            return
+        nothing = Evaluation(self._pipeline, self._spark, {})
+        with working("the pipeline"):
+            for series in self._spec.series:
+                nothing.frame(series.name)
+
     def run_batch(self, work: BatchWork) -> Outcome:
         """Write every output of the segment whose table has chunks in this work."""
         # Around everything: a JVM may die between two jobs too.
@@ -53,22 +70,28 @@ class SparkExecutor:
             name: read_table(self._spark, self._spec.table(name), sources)
             for name, sources in work.chunks.items()
         }
-        bases = {name: frame.good for name, frame in tables.items()}
-        bases |= self._pinned(work)
+        pins = self._pinned(work)
+        bases = {name: frame.good for name, frame in (tables | pins).items()}
         outputs = [
             output
             for output in self._spec.segments[work.segment - 1].outputs
             if output.table in work.chunks
         ]
         evaluation = Evaluation(self._pipeline, self._spark, bases)
-        with evaluation.sharing([output.name for output in outputs]), _persisted(tables):
-            for name, frame in tables.items():
-                refuse_bad_json(self._spec.table(name), frame, work.chunks[name])
+        with evaluation.sharing([output.name for output in outputs]), _persisted(tables | pins):
+            self._refuse_bad_rows(tables, work.chunks)
+            self._refuse_bad_rows(pins, work.pins)
             for output in outputs:
                 self._write_output(work, evaluation, output)
             for name, frame in tables.items():
                 self._write_bad(work, name, frame)
         return Outcome(rows_read=sum(frame.rows() for frame in tables.values()))
+
+    def _refuse_bad_rows(
+        self, tables: Mapping[str, TableFrame], sources: Mapping[str, tuple[Source, ...]]
+    ) -> None:
+        for name, frame in tables.items():
+            refuse_bad_json(self._spec.table(name), frame, sources[name])
 
     def _write_output(self, work: BatchWork, evaluation: Evaluation, output: OutputSpec) -> None:
         if output.kind is OutputKind.PARTIAL:
@@ -91,18 +114,24 @@ class SparkExecutor:
 
     def _run_series(self, work: SeriesWork) -> Outcome:
         series = next(one for one in self._spec.series if one.name == work.name)
-        frame = self._result_frame(work)
+        pins = self._pinned(work)
+        frame = self._result_frame(work, pins)
         columns = tuple(frame.columns)
         with building(f"result {work.name}"):
             rest = [column for column in columns if column not in series.order_by]
-            ordered = frame.orderBy(*series.order_by, *rest)
-        ordered.write.options(**_CSV).csv(f"{work.directory}/{work.name}")
+            ordered = frame.orderBy(*(quoted(name) for name in (*series.order_by, *rest)))
+        # Spark writes no line at all for a row whose only field is null.
+        null = '""' if len(columns) == 1 else ""
+        options = {**_CSV, "nullValue": null}
+        with _persisted(pins):
+            self._refuse_bad_rows(pins, work.pins)
+            ordered.write.options(**options).csv(f"{work.directory}/{work.name}")
         return Outcome(columns=columns)
 
-    def _result_frame(self, work: SeriesWork) -> DataFrame:
+    def _result_frame(self, work: SeriesWork, pins: Mapping[str, TableFrame]) -> DataFrame:
         placed = self._pipeline.placed()
         nothing = Evaluation(self._pipeline, self._spark, {})
-        bases: dict[str, DataFrame] = dict(self._pinned(work))
+        bases: dict[str, DataFrame] = {name: frame.good for name, frame in pins.items()}
         for name, paths in work.datasets.items():
             if not paths:
                 bases[name] = nothing.frame(name)
@@ -113,9 +142,9 @@ class SparkExecutor:
             bases[name] = nothing.merged(name, rows) if is_combine else rows
         return Evaluation(self._pipeline, self._spark, bases).frame(work.name)
 
-    def _pinned(self, work: BatchWork | SeriesWork) -> dict[str, DataFrame]:
+    def _pinned(self, work: BatchWork | SeriesWork) -> dict[str, TableFrame]:
         return {
-            name: read_table(self._spark, self._spec.table(name), sources).good
+            name: read_table(self._spark, self._spec.table(name), sources)
             for name, sources in work.pins.items()
         }
 

@@ -28,6 +28,8 @@ def load_pipeline(reference: str) -> Pipeline:
     if place.endswith(".py"):
         module = _import_file(Path(place))
     elif ":" in target:
+        # As `python -m` does; last, so that it hides nothing.
+        sys.path.append(str(Path.cwd()))
         module = _import(place)
     else:
         near = difflib.get_close_matches(reference, BUNDLED, n=1)
@@ -51,9 +53,13 @@ def _import_file(path: Path) -> ModuleType:
         raise UsageInvalid(what=what, remedy="Rename it.")
     # The directory goes on the path, so that Spark's Python workers can import the same module.
     directory = str(path.absolute().parent)
-    if directory not in sys.path:
+    if sys.path[0] != directory:
         sys.path.insert(0, directory)
-    return _import(path.stem)
+    module = _import(path.stem)
+    if module.__file__ is None or Path(module.__file__).resolve() != path.resolve():
+        what = f"{path} was not loaded: {module.__file__} has the same name"
+        raise UsageInvalid(what=what, remedy="Rename one of them.")
+    return module
 
 
 def _import(name: str) -> ModuleType:

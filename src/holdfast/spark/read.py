@@ -13,14 +13,14 @@ from typing import cast
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from holdfast.engine.executor import Source
 from holdfast.errors import BadRows, HeaderWrong, UsageInvalid
 from holdfast.intake.tables import BadRowPolicy, TableSpec
-from holdfast.spark.source import LINE, RAW, REASON, no_rows, read_csv, split_bad_rows
+from holdfast.spark.source import FILE, LINE, RAW, REASON, no_rows, read_csv, split_bad_rows
 
 _BAD_JSON = "not a JSON object of the declared columns"
 
@@ -44,6 +44,11 @@ class TableFrame:
             return int(self.seen.get.get("rows", 0))
         except (PySparkException, Py4JError):
             return 0
+
+
+def quoted(name: str) -> Column:
+    """Return a column by its whole name: `a.b` is a name, not a field of a."""
+    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def schema_of(table: TableSpec) -> StructType | None:
@@ -105,6 +110,7 @@ def _read_json(spark: SparkSession, table: TableSpec, paths: list[str]) -> DataF
     wanted = StructType([*schema.fields, StructField(RAW, StringType())])
     frame = (
         spark.read.schema(wanted)
+        .option("timeZone", "UTC")
         .option("mode", "PERMISSIVE")
         .option("columnNameOfCorruptRecord", RAW)
         .json(paths)
@@ -112,7 +118,13 @@ def _read_json(spark: SparkSession, table: TableSpec, paths: list[str]) -> DataF
     is_bad = F.col(RAW).isNotNull()
     # Spark's reader does not know lines; 0 says so, and marks the row as bad.
     line = F.when(is_bad, F.lit(0).cast("bigint"))
-    return frame.withColumn(LINE, line).withColumn(REASON, F.when(is_bad, F.lit(_BAD_JSON)))
+    return frame.withColumns(
+        {
+            FILE: F.when(is_bad, F.col("_metadata.file_path")),
+            LINE: line,
+            REASON: F.when(is_bad, F.lit(_BAD_JSON)),
+        }
+    )
 
 
 def _read_parquet(spark: SparkSession, table: TableSpec, paths: list[str]) -> DataFrame:
@@ -127,7 +139,7 @@ def _read_parquet(spark: SparkSession, table: TableSpec, paths: list[str]) -> Da
             found=", ".join(frame.columns),
             wanted=f"also {', '.join(missing)}",
         )
-    return frame.select([F.col(f.name).cast(f.dataType).alias(f.name) for f in schema.fields])
+    return frame.select([quoted(f.name).cast(f.dataType).alias(f.name) for f in schema.fields])
 
 
 def refuse_bad_json(table: TableSpec, frame: TableFrame, sources: tuple[Source, ...]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast._base.crashpoint import crashpoint
@@ -18,7 +21,9 @@ from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import Held, hold
 from holdfast.errors import ClusterNeedsSharedState, UsageInvalid
 from holdfast.intake.listing import list_tables
+from holdfast.intake.tables import TableSpec
 from holdfast.spark.execute import SparkExecutor
+from holdfast.spark.read import schema_of
 from holdfast.spark.trouble import working
 
 if TYPE_CHECKING:
@@ -38,18 +43,33 @@ def run_pipeline(
 ) -> RunReport:
     """Run or resume a pipeline in this process. See `Pipeline.run`."""
     spec = pipeline.spec()
-    root = Path(state).absolute()
+    root = Path(state).resolve()
     refuse_cluster(spark.conf.get("spark.master", "local") or "local", root)
-    with hold(root, config) as held:
+    with hold(root, config) as held, _in_utc(spark):
         return drive(
             held,
             spec,
             lambda: gather(held, spec, inputs),
             lambda: SparkExecutor(spark, pipeline),
-            out=None if out is None else Path(out).absolute(),
+            out=None if out is None else Path(out).resolve(),
             config=config,
             watch=ignore,
         )
+
+
+@contextmanager
+def _in_utc(spark: SparkSession) -> Iterator[None]:
+    """Keep the session in UTC for the length of a run: in another zone `date_format` shifts
+    timestamps that have none, and a resume under another zone would write other bytes.
+    """
+    before = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        yield
+    finally:
+        # Nothing to put back in a session that is gone.
+        with suppress(PySparkException, Py4JError, OSError):
+            spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def refuse_cluster(master: str, root: Path) -> None:
@@ -62,7 +82,7 @@ def gather(held: Held, spec: PipelineSpec, inputs: Mapping[str, Any] | str | Pat
     """Return the files of each table; frames are noted, to be written when nothing is bound."""
     tables = [table for table in spec.tables if not table.produced]
     if isinstance(inputs, (str, Path)):
-        return Inputs(list_tables(Path(inputs), tables))
+        return Inputs(list_tables(Path(inputs).resolve(), tables))
     names = {table.name for table in tables}
     if unknown := sorted(set(inputs) - names):
         what = f"inputs names {unknown[0]}, which the pipeline does not declare"
@@ -77,7 +97,24 @@ def gather(held: Held, spec: PipelineSpec, inputs: Mapping[str, Any] | str | Pat
     def write_frames(run_id: RunId) -> dict[str, list[Path]]:
         return {name: _write(held, run_id, name, frame) for name, frame in frames.items()}
 
+    for name, frame in frames.items():
+        _check_types(spec.table(name), frame)
+
     return Inputs(files, tuple(frames), write_frames)
+
+
+def _check_types(table: TableSpec, frame: DataFrame) -> None:
+    """Refuse a frame whose columns are not those declared: a cast would alter values silently."""
+    schema = schema_of(table)
+    if schema is None:
+        return
+    found = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    for field in schema.fields:
+        wanted = field.dataType.simpleString()
+        if found.get(field.name) != wanted:
+            has = found.get(field.name, "no such column")
+            what = f"the frame for {table.name}: column {field.name} is {wanted}, it has {has}"
+            raise UsageInvalid(what=what, remedy="Cast it, or declare it so.")
 
 
 def _paths(name: str, value: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -85,6 +122,10 @@ def _paths(name: str, value: str | Path | Sequence[str | Path]) -> list[Path]:
     paths: list[Path] = []
     for one in values:
         path = Path(one).absolute()
+        path = path.parent.resolve() / path.name
+        if path.name.startswith(("_", ".")):
+            what = f"{path}, an input of {name}, has a name that Spark's readers pass over"
+            raise UsageInvalid(what=what, remedy="Rename it: no _ or . in front.")
         if path.is_dir():
             paths.extend(sorted(p for p in path.iterdir() if p.name[0] not in "._"))
         elif path.is_file():

@@ -25,15 +25,16 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from holdfast.engine.executor import Source
 from holdfast.errors import HoldfastError, UsageInvalid
 from holdfast.intake.tables import BadRowPolicy
-from holdfast.spark.chunk import LINE, RAW, REASON, read_chunk
+from holdfast.spark.chunk import FILE, LINE, RAW, REASON, read_chunk
 from holdfast.spark.types import Column, columns_of
 
-__all__ = ["FORMAT", "LINE", "RAW", "REASON", "CsvChunks", "read_csv", "split_bad_rows"]
+__all__ = ["FILE", "FORMAT", "LINE", "RAW", "REASON", "CsvChunks", "read_csv", "split_bad_rows"]
 
 FORMAT = "holdfast_csv"
 
 _ASIDE = StructType(
     [
+        StructField(FILE, StringType()),
         StructField(LINE, LongType()),
         StructField(RAW, StringType()),
         StructField(REASON, StringType()),
@@ -62,7 +63,7 @@ def read_csv(
         UsageInvalid: a column's type cannot be read from CSV.
     """
     columns_of(schema)
-    taken = {LINE, RAW, REASON} & set(schema.fieldNames())
+    taken = {FILE, LINE, RAW, REASON} & set(schema.fieldNames())
     if taken:
         raise UsageInvalid(
             what=f"column {min(taken)} has a name that is kept for bad rows",

@@ -41,6 +41,10 @@ class ChildExecutor:
         """The child's process id, while there is one."""
         return self._process.pid if self._process else None
 
+    def check(self) -> None:
+        """Have the child build every result on no rows."""
+        self._do(check=True)
+
     def run_batch(self, work: BatchWork) -> Outcome:
         """Do a batch in the child."""
         return self._do(batch=pack(work))
@@ -88,6 +92,7 @@ class ChildExecutor:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [
                     sys.executable,
+                    "-P",  # the working directory may hold another file of the pipeline's name
                     "-m",
                     "holdfast.spark.child",
                     str(theirs.fileno()),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +14,7 @@ from holdfast.engine.spec import OutputKind, PipelineSpec
 from holdfast.errors import UsageInvalid
 from holdfast.spark.evaluate import Evaluation
 from holdfast.spark.read import parse_ddl
+from holdfast.spark.session import build_session
 
 if TYPE_CHECKING:
     from holdfast.pipeline import Pipeline
@@ -20,10 +23,15 @@ _HALF = "_hf_half"
 
 
 def try_pipeline(
-    pipeline: Pipeline, inputs: Mapping[str, Any], spark: SparkSession
+    pipeline: Pipeline, inputs: Mapping[str, Any], spark: SparkSession | None
 ) -> dict[str, DataFrame]:
     """Return every result as a frame. Streaming tables are cut into two batches."""
+    spark = spark or SparkSession.getActiveSession() or _local_session()
     spec = pipeline.spec()
+    missing = [t.name for t in spec.tables if not (t.produced or t.optional or t.name in inputs)]
+    if missing:
+        what = f"the test has no rows for table {missing[0]}"
+        raise UsageInvalid(what=what, remedy="Give some, an empty list, or make it optional.")
     frames = {name: _frame(spec, name, value, spark) for name, value in inputs.items()}
     whole = {name: frame for name, frame in frames.items() if spec.table(name).whole}
     made: dict[str, list[DataFrame]] = {}
@@ -66,6 +74,13 @@ def _halves(frame: DataFrame) -> list[DataFrame]:
     half = F.pmod(F.hash(*frame.columns), F.lit(2))
     cut = frame.withColumn(_HALF, half)
     return [cut.where(F.col(_HALF) == n).drop(_HALF) for n in (0, 1)]
+
+
+def _local_session() -> SparkSession:
+    log = Path(tempfile.mkdtemp(prefix="holdfast-test-")) / "spark.log"
+    return build_session(
+        master="local[2]", app_name="holdfast test", conf={}, log_file=log, short=True
+    )
 
 
 def _frame(spec: PipelineSpec, name: str, value: Any, spark: SparkSession) -> DataFrame:

@@ -38,6 +38,8 @@ _OURS = (
     "site-packages/pyarrow",
     "<frozen",
 )
+_PASSING = ("PYTHON_DATA_SOURCE_ERROR",)
+"""Conditions that Spark raises as errors of analysis, and that another attempt may not meet."""
 _LOST = (
     "Answer from Java side is empty",
     "SparkContext was shut down",
@@ -70,6 +72,8 @@ def working(name: str) -> Iterator[None]:
     except HoldfastError:
         raise
     except (AnalysisException, ParseException) as error:
+        if error.getCondition() in _PASSING:
+            raise translate(name, error) from error
         raise StageInvalid(stage=name, where="its result", error=_short(error)) from error
     except (PySparkException, Py4JError, ConnectionError, OSError, EOFError) as error:
         raise translate(name, error) from error
@@ -93,7 +97,9 @@ def _lost(error: BaseException) -> SparkLost | None:
     # Without an exception of Java's behind it, a Py4JError says that the JVM gave no answer.
     silent = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
     broken = isinstance(error, (ConnectionError, EOFError))
-    if silent or broken or any(mark in text for mark in _LOST):
+    # What a user's own code met in a worker says nothing of the session.
+    said = not isinstance(error, PythonException) and any(mark in text for mark in _LOST)
+    if silent or broken or said:
         return SparkLost(error=text.strip().splitlines()[0] if text.strip() else "no answer")
     return None
 
@@ -113,7 +119,7 @@ def _short(error: BaseException) -> str:
     text = str(error).strip()
     if isinstance(error, PythonException) or "Traceback (most recent call last)" in text:
         for line in reversed(text.splitlines()):
-            if _LAST_LINE.match(line.strip()):
+            if _LAST_LINE.match(line.strip()) and not line.strip().startswith("SQLSTATE"):
                 return line.strip()
     first = text.splitlines()[0] if text else type(error).__name__
     return first if isinstance(error, PySparkException) else f"{type(error).__name__}: {first}"

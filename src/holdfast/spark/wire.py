@@ -3,6 +3,7 @@
 -> {"start": {...}}                 <- {"ready": true}
 -> {"batch": {...}}                 <- {"outcome": {...}}
 -> {"series": {...}}                <- {"error": "HOLDFAST_ERROR {...}"}
+    -> {"check": true}                  <- {"outcome": {...}}
 """
 
 from __future__ import annotations

@@ -35,6 +35,9 @@ class PlainExecutor:
         """Run `pipeline`, whose functions take and return lists of rows."""
         self._pipeline, self._spec, self._before = pipeline, pipeline.spec(), before
 
+    def check(self) -> None:
+        """Do nothing: plain functions show what is wrong when they are called."""
+
     def run_batch(self, work: BatchWork) -> Outcome:
         """Write every output of the segment whose table has chunks in this work."""
         if self._before:
