@@ -63,35 +63,6 @@ class RunReport:
     exported: list[str] = field(default_factory=list)
 
 
-def _begin(
-    watched: _Watched,
-    inputs: Callable[[], Inputs],
-    executor: Callable[[], Executor],
-    out: Path | None,
-) -> RunReport:
-    """Begin a run, after everything that can be wrong with it was looked at.
-
-    The inputs are listed and every stage is built on no rows before there is a run: a mistake
-    that is found here leaves nothing behind, and the same state serves the corrected pipeline.
-    """
-    given = inputs()
-    _refuse_overwriting(given, out)
-    doing = executor()
-    try:
-        doing.check()
-        held, spec = watched.held, watched.spec
-        run = open_run(held.store, spec, held.directory.root)
-        report = RunReport(run.run_id, RunState(run.state))
-        counting = replace(watched, watch=_Counting(report, watched.watch))
-        _bind(counting, run.run_id, given)
-        _advance(counting, run.run_id, doing)
-    finally:
-        doing.close()
-    finish(held, run.run_id, out, counting.watch)
-    _complete_report(held.store, spec, report, out)
-    return report
-
-
 def _refuse_overwriting(given: Inputs, out: Path | None) -> None:
     """Refuse to export into a directory of inputs: a result would replace, or become, one."""
     for paths in given.files.values():
@@ -130,26 +101,43 @@ def drive(
 
     `inputs` is asked only while the run is not finished, `executor` only if there is work.
     """
-    if not held.store.list_runs():
-        return _begin(_Watched(held, spec, config, watch), inputs, executor, out)
-    run = open_run(held.store, spec, held.directory.root)
-    report = RunReport(run.run_id, RunState(run.state))
-    if run.state == RunState.FAILED:
+    run = open_run(held.store, spec, held.directory.root) if held.store.list_runs() else None
+    if run is not None and run.state == RunState.FAILED:
         raise RunFailed(run=run.run_id, reason=run.error or "")
-    report.already_done = run.state == RunState.DONE
+    report = RunReport(run_id_of(spec), RunState(run.state) if run else RunState.OPEN)
+    report.already_done = report.state is RunState.DONE
     watched = _Watched(held, spec, config, _Counting(report, watch))
-    if run.state not in TERMINAL | {RunState.COMPLETING}:
-        given = inputs()
-        # The executor starts while the inputs are being hashed.
-        doing = executor()
-        try:
-            _bind(watched, run.run_id, given)
-            _advance(watched, run.run_id, doing)
-        finally:
-            doing.close()
-    finish(held, run.run_id, out, watched.watch)
+    if report.state not in TERMINAL | {RunState.COMPLETING}:
+        _work(watched, inputs(), executor, out=out, is_new=run is None)
+    finish(held, report.run_id, out, watched.watch)
     _complete_report(held.store, spec, report, out)
     return report
+
+
+def _work(
+    watched: _Watched,
+    given: Inputs,
+    executor: Callable[[], Executor],
+    *,
+    out: Path | None,
+    is_new: bool,
+) -> None:
+    """Take a run from its inputs to its committed results.
+
+    Every stage of a new run is built on no rows before there is a run: a mistake that is found
+    then leaves nothing behind, and the same state serves the corrected pipeline.
+    """
+    _refuse_overwriting(given, out)
+    run_id = run_id_of(watched.spec)
+    doing = executor()
+    try:
+        if is_new:
+            doing.check()
+            open_run(watched.held.store, watched.spec, watched.held.directory.root)
+        _bind(watched, run_id, given)
+        _advance(watched, run_id, doing)
+    finally:
+        doing.close()
 
 
 def open_run(store: Store, spec: PipelineSpec, root: Path) -> Run:
