@@ -185,7 +185,7 @@ def errors_page() -> str:
         " ...`, and an exit code:\n2 for `USAGE_INVALID` and `PIPELINE_INVALID`, 1 for all others."
         " In Python it is a class of\n`holdfast.errors` with typed attributes; catch"
         " `HoldfastError`.\n\n"
-        "This page is made from `src/holdfast/errors.py` by `python -m tests.docs.test_docs`.\n\n"
+        "This page is made from `src/holdfast/errors/` by `python -m tests.docs.test_docs`.\n\n"
         "| code | who acts | may the same succeed later | cause and remedy |\n"
         "| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
     )

@@ -1,0 +1,134 @@
+"""Every error Holdfast raises, in one tree with stable codes.
+
+    HoldfastError
+    +-- CallerError                  the call, the pipeline or the command line is wrong
+    |   +-- PipelineInvalid          PIPELINE_INVALID
+    |   +-- UsageInvalid             USAGE_INVALID
+    |   +-- StateMismatch            STATE_MISMATCH
+    |   +-- ChunkConflict            CHUNK_CONFLICT
+    |   +-- EndConflict              END_CONFLICT
+    |   +-- RunGone                  RUN_GONE
+    |   +-- StageFailed              STAGE_FAILED
+    |   +-- StageInvalid             STAGE_INVALID
+    |   +-- StepChanged              STEP_CHANGED
+    |   +-- KeyInvalid               KEY_INVALID
+    |   +-- CallInputChanged         CALL_INPUT_CHANGED
+    |   +-- BudgetSpent              BUDGET_SPENT
+    +-- EnvironmentFailed            the machine cannot do it now; run again when it can
+    |   +-- StateBusy                STATE_BUSY
+    |   +-- DiskFull                 DISK_FULL
+    |   +-- StorageFailed            STORAGE_FAILED
+    |   +-- JavaMissing              JAVA_MISSING
+    |   +-- DependencyMissing        DEPENDENCY_MISSING
+    |   +-- SparkLost                SPARK_LOST
+    |   +-- SparkNotStarted          SPARK_NOT_STARTED
+    |   +-- Fenced                   FENCED
+    |   +-- ClusterNeedsSharedState  CLUSTER_NEEDS_SHARED_STATE
+    |   +-- ProviderBusy             PROVIDER_BUSY
+    |   +-- CallFailed               CALL_FAILED
+    |   +-- LedgerMismatch           LEDGER_MISMATCH
+    +-- DataError                    the bytes are not what they should be
+    |   +-- BadRows                  BAD_ROWS
+    |   +-- HeaderWrong              HEADER_WRONG
+    |   +-- InputChanged             INPUT_CHANGED
+    |   +-- Damaged                  DAMAGED
+    |   +-- StoreNewer               STORE_NEWER
+    +-- RunFailed                    RUN_FAILED
+    +-- InvariantViolated            INVARIANT_VIOLATED: our own bug
+
+A message says what happened, where, and what to do. Tests assert code and attributes, not prose.
+Spark workers hand over only the text of a traceback, so `wire_text` puts an error into a line of
+text and `from_text` finds it again.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors.caller import (
+    ChunkConflict,
+    EndConflict,
+    PipelineInvalid,
+    RunGone,
+    StageFailed,
+    StageInvalid,
+    StateMismatch,
+    UsageInvalid,
+)
+from holdfast.errors.data import (
+    BadRows,
+    Damaged,
+    HeaderWrong,
+    InputChanged,
+    StoreNewer,
+)
+from holdfast.errors.environment import (
+    ClusterNeedsSharedState,
+    DependencyMissing,
+    DiskFull,
+    Fenced,
+    JavaMissing,
+    SparkLost,
+    SparkNotStarted,
+    StateBusy,
+    StorageFailed,
+)
+from holdfast.errors.paid import (
+    BudgetSpent,
+    CallFailed,
+    CallInputChanged,
+    KeyInvalid,
+    LedgerMismatch,
+    ProviderBusy,
+    StepChanged,
+)
+from holdfast.errors.tree import (
+    Blame,
+    CallerError,
+    DataError,
+    EnvironmentFailed,
+    HoldfastError,
+    InvariantViolated,
+    RunFailed,
+    all_errors,
+    from_text,
+)
+
+__all__ = [
+    "BadRows",
+    "Blame",
+    "BudgetSpent",
+    "CallFailed",
+    "CallInputChanged",
+    "CallerError",
+    "ChunkConflict",
+    "ClusterNeedsSharedState",
+    "Damaged",
+    "DataError",
+    "DependencyMissing",
+    "DiskFull",
+    "EndConflict",
+    "EnvironmentFailed",
+    "Fenced",
+    "HeaderWrong",
+    "HoldfastError",
+    "InputChanged",
+    "InvariantViolated",
+    "JavaMissing",
+    "KeyInvalid",
+    "LedgerMismatch",
+    "PipelineInvalid",
+    "ProviderBusy",
+    "RunFailed",
+    "RunGone",
+    "SparkLost",
+    "SparkNotStarted",
+    "StageFailed",
+    "StageInvalid",
+    "StateBusy",
+    "StateMismatch",
+    "StepChanged",
+    "StorageFailed",
+    "StoreNewer",
+    "UsageInvalid",
+    "all_errors",
+    "from_text",
+]
