@@ -43,7 +43,7 @@ crash-full: $(STAMP) ## The crash loop with every pair of crashes: about an hour
 	HOLDFAST_PAIR_STRIDE=1 $(BIN)/pytest tests/crash/test_engine_crash.py -q -s
 
 lock: $(STAMP) ## Resolve the developers' environment anew
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --group dev --group build -o requirements/dev.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --extra postgres --extra kafka --group dev --group build -o requirements/dev.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra java --no-emit-package holdfast -o requirements/java.lock pyproject.toml
 
 clean: ## Remove the virtual environment and caches
