@@ -5,8 +5,8 @@ The run is a process of its own, killed with SIGKILL, its whole group, after its
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -24,9 +24,6 @@ _BATCHES = 6
 """About how many batches the demo has: enough for two kills in the middle."""
 _KILLS = (2, 1)
 """After how many commits of its own each run is killed, in the middle of its next batch."""
-
-
-_REDONE = re.compile(r"batch \S+ was interrupted: (\d+) chunks are done again")
 
 
 @dataclass(slots=True)
@@ -64,7 +61,7 @@ def _demonstrate(root: Path, scale: float, seed: int) -> bool:
     size = sum(path.stat().st_size for path in data.iterdir())
     command = [sys.executable, "-m", "holdfast.cli", "run", "coffee"]
     command += ["--input", str(data), "--out", str(out), "--state", str(state)]
-    command += ["--batch-bytes", str(max(1, size // _BATCHES))]
+    command += ["--batch-bytes", str(max(1, size // _BATCHES)), "--log-format", "json"]
     runs = []
     for commits in _KILLS:
         _say(f"running; SIGKILL in the batch after commit {commits}")
@@ -103,22 +100,20 @@ def _run(command: list[str], kill_after: int | None) -> _Ended:
     )
     ended = _Ended()
     for text in process.stderr or ():
-        _say(f"  | {text.rstrip()}")
-        ended.commits += _is_batch(text, "committed")
-        if redone := _REDONE.match(text):
+        event = json.loads(text)
+        _say(f"  | {event['message']}")
+        is_batch, what = event.get("chunks", 0) > 0, event["event"]
+        ended.commits += is_batch and what == "committed"
+        if is_batch and what == "resumed":
             ended.batches_redone += 1
-            ended.chunks_redone += int(redone.group(1))
-        if ended.commits == kill_after and _is_batch(text, "started"):
+            ended.chunks_redone += event["chunks"]
+        if ended.commits == kill_after and is_batch and what == "started":
             os.killpg(process.pid, signal.SIGKILL)
             ended.killed = True
             break
     process.communicate()
     ended.code = process.returncode
     return ended
-
-
-def _is_batch(text: str, what: str) -> bool:
-    return text.startswith("batch ") and f" {what}:" in text
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,6 @@
 """`holdfast`: the verbs, and how errors reach people: one line, and an exit code.
 
-0 it worked, 1 it failed, 2 it was asked wrongly.
+0 it worked, 1 it failed, 2 it was asked wrongly, 130 it was stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import typer
 from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast.cli import coffee
-from holdfast.errors import HoldfastError, PipelineInvalid, UsageInvalid
+from holdfast.cli.exits import exit_code, one_line
+from holdfast.errors import HoldfastError
 
 app = typer.Typer(
     name="holdfast",
@@ -67,6 +68,9 @@ def run(
     ] = False,
     batch_bytes: Annotated[int | None, typer.Option(help="Input of one Spark job.")] = None,
     chunk_bytes: Annotated[int | None, typer.Option(help="Size at which files are cut.")] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help="Progress as lines: text or json; default a live view.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a pipeline to the end, or resume it: same state, same inputs.
@@ -88,6 +92,7 @@ def run(
             ignore_unknown=ignore_unknown,
             batch_bytes=batch_bytes,
             chunk_bytes=chunk_bytes,
+            log_format=log_format,
             as_json=as_json,
         )
     )
@@ -146,5 +151,5 @@ def main() -> None:
         sys.stderr.write(f"holdfast: [STORAGE_FAILED] {error.filename}: {error.strerror}\n")
         sys.exit(1)
     except HoldfastError as error:
-        sys.stderr.write(f"holdfast: {' '.join(str(error).split())}\n")
-        sys.exit(2 if isinstance(error, (UsageInvalid, PipelineInvalid)) else 1)
+        sys.stderr.write(f"{one_line(error)}\n")
+        sys.exit(exit_code(error))

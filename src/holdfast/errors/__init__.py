@@ -8,6 +8,7 @@
     |   +-- ChunkConflict            CHUNK_CONFLICT
     |   +-- EndConflict              END_CONFLICT
     |   +-- RunGone                  RUN_GONE
+    |   +-- RunStopped               RUN_STOPPED
     |   +-- StageFailed              STAGE_FAILED
     |   +-- StageInvalid             STAGE_INVALID
     |   +-- StepChanged              STEP_CHANGED
@@ -48,6 +49,7 @@ from holdfast.errors.caller import (
     EndConflict,
     PipelineInvalid,
     RunGone,
+    RunStopped,
     StageFailed,
     StageInvalid,
     StateMismatch,
@@ -119,6 +121,7 @@ __all__ = [
     "ProviderBusy",
     "RunFailed",
     "RunGone",
+    "RunStopped",
     "SparkLost",
     "SparkNotStarted",
     "StageFailed",
