@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -76,7 +77,8 @@ def until(told: Iterator[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return psutil.Process(process.pid).children(recursive=True)
+    found: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
+    return found
 
 
 def check_gone(relatives: list[psutil.Process]) -> None:
@@ -89,9 +91,10 @@ def kinds(seen: list[dict[str, Any]], kind: str) -> int:
 
 
 def check_stopped(job: Job, process: subprocess.Popen[str], last: dict[str, Any]) -> None:
-    assert process.wait(timeout=60) == 130
+    process.communicate(timeout=60)
+    assert process.returncode == 130
     assert (last["event"], last["code"]) == ("error", "RUN_STOPPED")
-    wanted = " ".join(job.command("--log-format", "json")[3:])
+    wanted = shlex.join(job.command("--log-format", "json")[3:])
     assert last["facts"]["resume"] == f"Resume: holdfast {wanted}"
 
 

@@ -16,7 +16,9 @@ from holdfast.cli.main import main
 COMMANDS = [
     ("run",),
     ("status",),
+    ("barrier",),
     ("verify",),
+    ("gc",),
     ("demo",),
     ("coffee", "generate"),
     ("coffee", "oracle"),
@@ -260,14 +262,14 @@ def test_a_state_path_that_is_a_file_is_an_error_of_the_machine(shell: Shell) ->
     shell.run("coffee").one_line("STORAGE_FAILED", "state", exit_code=1)
 
 
-@pytest.mark.parametrize("verb", ["status", "verify"])
+@pytest.mark.parametrize("verb", ["status", "barrier", "verify", "gc"])
 def test_questions_about_a_directory_without_state(shell: Shell, verb: str) -> None:
     for place in (".", "missing"):
         shell(verb, "--state", place).one_line("USAGE_INVALID", "no Holdfast state", exit_code=2)
     assert list(shell.root.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["status", "verify"])
+@pytest.mark.parametrize("verb", ["status", "barrier", "verify", "gc"])
 def test_questions_about_a_foreign_file(shell: Shell, verb: str) -> None:
     (shell.root / "store.sqlite3").write_bytes(b"not a database, by far" * 100)
     shell(verb, "--state", ".").one_line("DAMAGED", "store.sqlite3", exit_code=1)
@@ -280,7 +282,9 @@ def test_status_and_verify_of_a_finished_run(shell: Shell) -> None:
     assert told.code == 0
     assert "tiny: DONE" in told.out
     assert "next: holdfast verify --state state" in told.out
-    (view,) = json.loads(shell("status", "--state", "state", "--json").out)
+    told_json = json.loads(shell("status", "--state", "state", "--json").out)
+    assert told_json["owner_pid"] is None
+    (view,) = told_json["runs"]
     assert (view["state"], view["pipeline"]) == ("DONE", "tiny")
     told = shell("verify", "--state", "state", "--out", "out")
     assert (told.code, told.err) == (0, "")
@@ -295,7 +299,7 @@ def test_verify_of_a_damaged_run_exits_with_one_and_names_it(shell: Shell) -> No
     told = shell("verify", "--state", "state", "--out", "out")
     assert told.code == 1
     assert "report.csv" in told.out
-    assert "1 problems" in told.out
+    assert ": 1 problem\n" in told.out
     told = shell("verify", "--state", "state", "--out", "out", "--json")
     assert told.code == 1
     assert len(json.loads(told.out)["findings"]) == 1

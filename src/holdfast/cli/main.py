@@ -28,6 +28,7 @@ app.add_typer(coffee.app, name="coffee")
 
 State = Annotated[Path, typer.Option(help="Directory that holds the run's state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Run = Annotated[str | None, typer.Argument(help="A run's id; default all, or the only one.")]
 
 
 def _version(wanted: bool) -> None:
@@ -99,14 +100,40 @@ def run(
 
 
 @app.command()
-def status(state: State, as_json: Json = False) -> None:
+def status(state: State, run: Run = None, as_json: Json = False) -> None:
     """Show runs, tables and batches. Works with everything dead.
 
     Example: holdfast status --state state
     """
     from holdfast.cli.look import status_command
 
-    status_command(state, as_json=as_json)
+    status_command(state, run, as_json=as_json)
+
+
+@app.command()
+def barrier(state: State, run: Run = None, as_json: Json = False) -> None:
+    """Show what a run's barrier waits for: who has not said END, which chunks are missing.
+
+    Example: holdfast barrier --state state
+    """
+    from holdfast.cli.look import barrier_command
+
+    barrier_command(state, run, as_json=as_json)
+
+
+@app.command()
+def gc(
+    state: State,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what no committed row refers to: orphans, unbound uploads, spent log records.
+
+    Example: holdfast gc --state state --dry-run
+    """
+    from holdfast.cli.gc import gc_command
+
+    gc_command(state, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()

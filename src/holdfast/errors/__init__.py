@@ -33,6 +33,7 @@
     |   +-- HeaderWrong              HEADER_WRONG
     |   +-- InputChanged             INPUT_CHANGED
     |   +-- Damaged                  DAMAGED
+    |   +-- StoreOlder               STORE_OLDER
     |   +-- StoreNewer               STORE_NEWER
     +-- RunFailed                    RUN_FAILED
     +-- InvariantViolated            INVARIANT_VIOLATED: our own bug
@@ -61,6 +62,7 @@ from holdfast.errors.data import (
     HeaderWrong,
     InputChanged,
     StoreNewer,
+    StoreOlder,
 )
 from holdfast.errors.environment import (
     ClusterNeedsSharedState,
@@ -131,6 +133,7 @@ __all__ = [
     "StepChanged",
     "StorageFailed",
     "StoreNewer",
+    "StoreOlder",
     "UsageInvalid",
     "all_errors",
     "from_text",
