@@ -1,4 +1,6 @@
-"""Ctrl-C, SIGTERM and the live view, on real processes, real Spark and a real terminal."""
+"""Ctrl-C, SIGTERM, the live view and the last line of a run that failed: on real processes, real
+Spark and a real terminal.
+"""
 
 from __future__ import annotations
 
@@ -215,3 +217,43 @@ def test_the_live_view_on_a_terminal(tmp_path: Path) -> None:
     (last,) = terminal.check_restored()
     assert last.startswith("holdfast: [INPUT_CHANGED] ")
     assert "sales_2.csv" in last
+
+
+RAISES = """
+from holdfast import Pipeline
+
+pipe = Pipeline("raises", version="1")
+pipe.input("sales", schema="shop string, amount int")
+
+
+def bad(frames):
+    raise ValueError("no luck")
+    yield
+
+
+@pipe.result("all_sales", streamed=True)
+def all_sales(sales):
+    print("a stage says hello")
+    return sales.mapInArrow(bad, "shop string, amount int")
+"""
+
+
+def test_a_stage_that_fails_names_its_line_and_sparks_own_log(tmp_path: Path) -> None:
+    """What the stage prints is told too, and the log is kept."""
+    job = Job(tmp_path)
+    script = tmp_path / "raises.py"
+    script.write_text(RAISES)
+    command = job.command("--log-format", "json")
+    command[4] = str(script)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    told = [json.loads(line) for line in ended.stderr.splitlines()]
+    last = told[-1]
+    assert (ended.returncode, last["code"]) == (1, "RUN_FAILED")
+    assert f"{script}:9: ValueError: no luck" in last["message"]
+    log = Path(last["spark_log"])
+    assert log == job.state / "logs" / "spark.log" == Path(told[0]["spark_log"])
+    assert log.stat().st_size > 0
+    assert [one["event"] for one in told].count("failed_attempt") == 3
+    assert "a stage says hello" in {one["message"] for one in told if one["event"] == "output"}
+    (run,) = describe(job.state)
+    assert run.state == "FAILED"

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.unit.plain_runs import flip_byte, run_toy, tiny_pipeline, write_sales
+from tests.unit.test_queries import open_run_with_gaps
 
 from holdfast.cli.main import main
+from holdfast.engine.state import hold
 
 COMMANDS = [
     ("run",),
@@ -222,6 +224,7 @@ def test_a_pipeline_file_called_like_a_loaded_module_is_not_called_empty(shell: 
         (("--batch-bytes", "0"), ("--batch-bytes 0",)),
         (("--batch-bytes", "-5"), ("--batch-bytes -5",)),
         (("--chunk-bytes", "0"), ("--chunk-bytes 0",)),
+        (("--log-format", "xml"), ("'xml'", "text or json")),
     ],
     ids=str,
 )
@@ -289,6 +292,60 @@ def test_status_and_verify_of_a_finished_run(shell: Shell) -> None:
     told = shell("verify", "--state", "state", "--out", "out")
     assert (told.code, told.err) == (0, "")
     assert "all is well" in told.out
+
+
+def test_questions_about_a_run_that_is_not_finished(shell: Shell) -> None:
+    """status, barrier and verify in text: what is missing, who works here, what comes next."""
+    run_id = open_run_with_gaps(shell.root)
+    told = shell("status", "--state", "state")
+    assert (told.code, told.err) == (0, "")
+    assert "state: no process works here\n" in told.out
+    assert f"run {run_id} of toy: OPEN\n  created 20" in told.out
+    assert "  sales            5         2        0  2-3, 5\n" in told.out
+    assert told.out.endswith(
+        "next: the same `holdfast run ... --state state` as before resumes it\n"
+    )
+    with hold(shell.root / "state"):
+        told = shell("status", run_id, "--state", "state")
+        assert f"state: process {os.getpid()} works here now\n" in told.out
+        assert told.out.endswith(f"kill -INT {os.getpid()}\n")
+    told = shell("barrier", "--state", "state")
+    assert told.code == 0
+    head, *lines = told.out.splitlines()
+    assert head.startswith(f"run {run_id} of toy: OPEN, open since 20")
+    assert lines == [
+        "barrier of segment 1: waits",
+        "  sales: announced 5, missing 2-3, 5, received and not applied 1, 4",
+        "  sales/b: has not said END, 0 received, received and not applied none",
+        "barrier of segment 2: waits",
+        "  doubled: has not said END, 0 received, received and not applied none",
+        "next: senders send what is missing; then holdfast barrier --state state",
+    ]
+    view = json.loads(shell("barrier", run_id, "--state", "state", "--json").out)
+    assert view["waits"][0]["missing"] == "2-3, 5"
+    shell("barrier", "x", "--state", "state").one_line("USAGE_INVALID", run_id, exit_code=2)
+    told = shell("verify", "--state", "state")
+    assert told.code == 0
+    assert "1 run, 2 chunks, 0 files, 0 orphans (not counted): all is well so far;" in told.out
+    assert "1 run not finished" in told.out
+
+
+def test_the_barrier_of_a_finished_run(shell: Shell) -> None:
+    write_sales(shell.root)
+    run_toy(shell.root, pipeline=tiny_pipeline())
+    told = shell("barrier", "--state", "state").out.splitlines()
+    assert told[1:] == ["the run is over: no barrier waits", "next: holdfast status --state state"]
+
+
+def test_mistakes_are_objects_too_if_lines_of_json_are_asked_for(shell: Shell) -> None:
+    ended = shell.run("coffee", "--log-format", "json", "--chunk-bytes", "0")
+    assert ended.code == 2
+    told = json.loads(ended.err)
+    assert (told["event"], told["code"]) == ("error", "USAGE_INVALID")
+    assert "--chunk-bytes 0" in told["facts"]["what"]
+    (shell.root / "state").write_text("")
+    ended = shell.run("coffee", "--log-format", "json")
+    assert (ended.code, json.loads(ended.err)["code"]) == (1, "STORAGE_FAILED")
 
 
 def test_verify_of_a_damaged_run_exits_with_one_and_names_it(shell: Shell) -> None:

@@ -98,6 +98,7 @@ def test_a_run_that_was_interrupted_resumes_after_gc(tmp_path: Path) -> None:
     with pytest.raises(DiskFull):
         run_toy(tmp_path, before=fail)
     assert len(garbage_in(tmp_path).orphans) == 1
+    assert garbage_in(tmp_path).records == (), "an open run keeps its log"
     gc_command(tmp_path / "state", dry_run=False, as_json=True)
     assert garbage_in(tmp_path).orphans == ()
     run_toy(tmp_path)

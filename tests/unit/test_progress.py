@@ -77,6 +77,7 @@ def test_what_former_processes_did_counts_as_applied_but_not_for_the_rate() -> N
     assert left_s(sales, 104.0) == 4.0
     assert story.progress.rows_before == 42
     assert (story.progress.redone_batches, story.progress.redone_chunks) == (1, 2)
+    assert "rows read before this process: 42" in story.lines()
     assert "done again after an interruption: 1 batch, 2 chunks" in story.lines()
 
 

@@ -98,6 +98,19 @@ def _run(command: list[str], kill_after: int | None) -> _Ended:
         text=True,
         start_new_session=True,
     )
+    try:
+        ended = _follow(process, kill_after)
+    except KeyboardInterrupt:
+        # It has a session of its own, which the terminal's signal does not reach.
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    process.communicate()
+    ended.code = process.returncode
+    return ended
+
+
+def _follow(process: subprocess.Popen[str], kill_after: int | None) -> _Ended:
+    """Pass on what a run says, and count, until it ends or has been killed."""
     ended = _Ended()
     for text in process.stderr or ():
         event = json.loads(text)
@@ -111,8 +124,6 @@ def _run(command: list[str], kill_after: int | None) -> _Ended:
             os.killpg(process.pid, signal.SIGKILL)
             ended.killed = True
             break
-    process.communicate()
-    ended.code = process.returncode
     return ended
 
 

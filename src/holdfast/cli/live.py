@@ -71,6 +71,8 @@ def _facts(progress: Progress) -> list[str]:
     if progress.results is not None:
         exported = f", {progress.exported} exported" if progress.exported else ""
         found.append(f"results: {progress.results_done} of {progress.results}{exported}")
+    if progress.rows_before:
+        found.append(f"rows read before this process: {progress.rows_before:,}")
     if progress.redone_batches:
         redone = counted(progress.redone_chunks, "chunk")
         found.append(

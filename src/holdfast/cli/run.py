@@ -222,6 +222,6 @@ def _summary(request: Request, report: RunReport) -> list[str]:
         more = f" and {len(places) - 1} more beside it" if len(places) > 1 else ""
         lines.append(f"rows of {table} that did not fit are kept aside in {places[0]}{more}")
     if report.bad_rows:
-        lines[0] += f", {counted(report.bad_rows, 'row')} of them kept aside"
+        lines[0] += f", {report.bad_rows:,} kept aside"
     quoted = shlex.join(["--state", str(request.state), "--out", str(request.out)])
     return [*lines, f"next: holdfast verify {quoted}"]
