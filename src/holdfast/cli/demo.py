@@ -14,6 +14,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.apps.coffee.compare import compare
 from holdfast.apps.coffee.generator import generate
@@ -113,7 +114,7 @@ def _follow(process: subprocess.Popen[str], kill_after: int | None) -> _Ended:
     """Pass on what a run says, and count, until it ends or has been killed."""
     ended = _Ended()
     for text in process.stderr or ():
-        event = json.loads(text)
+        event = _parsed(text)
         _say(f"  | {event['message']}")
         is_batch, what = event.get("chunks", 0) > 0, event["event"]
         ended.commits += is_batch and what == "committed"
@@ -125,6 +126,15 @@ def _follow(process: subprocess.Popen[str], kill_after: int | None) -> _Ended:
             ended.killed = True
             break
     return ended
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the event in a line; what is none (a warning of Python's own) is passed on."""
+    try:
+        event: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {"event": "", "message": text.rstrip()}
+    return event
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
-from holdfast._base.files import is_temporary, os_errors
+from holdfast._base.files import TEMPORARY_PREFIX, os_errors
 from holdfast._base.ids import Offset, RunId
 from holdfast.blobs.local import LocalBlobs
 from holdfast.engine.state import Held, StateDirectory
@@ -51,7 +51,7 @@ def find_garbage(directory: StateDirectory, store: Store) -> Garbage:
     with os_errors(directory.root):
         found = [*_strangers(directory, runs)]
         found += [path for run in runs for path in orphans(directory, store, run.run_id)]
-        temporary = [path for path in _entries(directory.blobs) if is_temporary(path)]
+        temporary = sorted(directory.blobs.glob(f"{TEMPORARY_PREFIX}*"))
     topics = [(topic, count) for topic, count in _spent(store, runs) if count]
     uploads = _unbound(directory, store, runs)
     return Garbage(tuple(found), tuple(temporary), tuple(uploads), tuple(topics))
