@@ -142,16 +142,22 @@ def test_once_commits_the_batch_first_and_twice_stops_at_once(tmp_path: Path) ->
 
 
 def test_a_signal_while_spark_starts_ends_promptly(tmp_path: Path) -> None:
-    """SIGTERM as soon as there is a JVM: nothing is waited for, nothing is left, no run exists."""
+    """SIGTERM while the JVM hangs in its start: it is not waited for, nothing is left, no run."""
     job = Job(tmp_path)
     process = job.start(held=True)
-    relatives: list[psutil.Process] = []
-    while not any("java" in one.name() for one in relatives):
+    java: psutil.Process | None = None
+    while java is None:
         assert process.poll() is None
         relatives = family(process)
-    process.send_signal(signal.SIGTERM)
-    seen = list(events(process))
-    check_stopped(job, process, seen[-1])
+        java = next((one for one in relatives if "java" in one.name()), None)
+    java.suspend()
+    try:
+        process.send_signal(signal.SIGTERM)
+        seen = list(events(process))
+        check_stopped(job, process, seen[-1])
+    finally:
+        for one in [process, *(one for one in relatives if one.is_running())]:
+            one.kill()
     assert [event["event"] for event in seen] == ["starting", "stopping", "error"]
     check_gone(relatives)
     assert describe(job.state) == []
