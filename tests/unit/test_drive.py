@@ -283,7 +283,8 @@ def test_a_work_that_fails_three_times_fails_its_run_for_good(
     with pytest.raises(RunFailed) as caught:
         tiny(tmp_path, before=fails)
     assert str(FLAW) in caught.value.reason
-    assert sum(isinstance(work, kind) for work in fails.seen) == 3
+    tried = Counter(getattr(work, "name", "batch") for work in fails.seen if isinstance(work, kind))
+    assert set(tried.values()) == {3}
     assert state_of(tmp_path) == (RunState.FAILED, str(FLAW))
     rows = rows_of(tmp_path)
     with pytest.raises(RunFailed) as again:
@@ -291,6 +292,16 @@ def test_a_work_that_fails_three_times_fails_its_run_for_good(
     assert again.value.reason == caught.value.reason
     assert rows_of(tmp_path) == rows
     assert not list(tmp_path.glob("out/*"))
+
+
+def test_a_result_that_fails_makes_no_other_one_be_computed_again(tmp_path: Path) -> None:
+    write_sales(tmp_path)
+    fails = Fails(FLAW, 1, SeriesWork)
+    report = tiny(tmp_path, before=fails)
+    tried = Counter(work.name for work in fails.seen if isinstance(work, SeriesWork))
+    assert (report.state, report.failed_attempts) == (RunState.DONE, 1)
+    assert sorted(tried.values()) == [1, 2]
+    assert verify(tmp_path / "state", tmp_path / "out").findings == ()
 
 
 def test_failures_are_counted_across_processes_and_interruptions_are_not(tmp_path: Path) -> None:
@@ -346,7 +357,8 @@ def test_an_error_of_the_environment_leaves_the_run_to_be_resumed(
     with pytest.raises(type(error)):
         tiny(tmp_path, before=Fails(error, 1, kind))
     state, text = state_of(tmp_path)
-    assert (state, text) == (RunState.OPEN if kind is BatchWork else RunState.FORWARDING, None)
+    # The other result was committed, so that it is not computed again.
+    assert (state, text) == (RunState.OPEN if kind is BatchWork else RunState.RECEIVING, None)
     assert not list(tmp_path.glob("out/*"))
     report = tiny(tmp_path)
     assert (report.state, report.failed_attempts) == (RunState.DONE, 0)
@@ -497,7 +509,7 @@ def test_a_damaged_partial_kept_or_streamed_file_is_named_and_gives_no_result(
 ) -> None:
     """totals is a combine's partial, notes are kept rows, large is streamed."""
     with pytest.raises(DiskFull):
-        run_toy(tmp_path, before=Fails(DiskFull(path="x"), 1, SeriesWork))
+        run_toy(tmp_path, before=Fails(DiskFull(path="x"), 99, SeriesWork))
     with stored(tmp_path) as (store, run):
         path = tmp_path / "state" / store.read_manifest(run.run_id, output)[0].path
     DAMAGE[damage](path)

@@ -34,6 +34,7 @@ POINTS: dict[str, str] = {
     "engine.plan.after": "The plan and the topic's offset are durable, nothing has an effect.",
     "engine.attempt.after": "The attempt is counted, the job has not begun.",
     "engine.job.after": "The job wrote its files, none of them is durable.",
+    "engine.series.after": "All results are computed, none of their files is durable.",
     "engine.sync.after": "The files are durable, nobody may see them.",
     "engine.commit.after": "The batch is committed, its successor is not planned.",
     "engine.fail.before": "An attempt failed, the failure is not recorded.",

@@ -7,9 +7,11 @@ the directory the work names, and says how many rows it saw. It may be killed at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from holdfast.errors import HoldfastError
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Outcome:
 
 
 class Executor(Protocol):
-    """Does one work at a time."""
+    """Does one batch at a time, or several series side by side."""
 
     replaceable: bool
     """True: after SparkLost the next call gets a new executor process; False: the caller's own
@@ -79,8 +81,10 @@ class Executor(Protocol):
     def run_batch(self, work: BatchWork) -> Outcome:
         """Do a batch. Raises a HoldfastError; anything half written below the directory stays."""
 
-    def run_series(self, work: SeriesWork) -> Outcome:
-        """Compute one series. Raises a HoldfastError."""
+    def run_series(self, works: Sequence[SeriesWork]) -> list[Outcome | HoldfastError]:
+        """Compute some series, in any order or at once. One that fails does not fail the others:
+        what became of each stands at its place.
+        """
 
     def close(self) -> None:
         """Let go of what was started for this executor."""

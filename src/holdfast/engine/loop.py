@@ -7,7 +7,7 @@ at its crash point (`holdfast._base.crashpoint.POINTS`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from holdfast.engine.executor import (
 )
 from holdfast.engine.failure import Verdict, is_exhausted, judge
 from holdfast.engine.manifest import seal, verify_sources
-from holdfast.engine.spec import OutputKind, PipelineSpec, SegmentSpec, SeriesSpec
+from holdfast.engine.spec import OutputKind, OutputSpec, PipelineSpec, SegmentSpec, SeriesSpec
 from holdfast.engine.state import Held
 from holdfast.engine.sweep import sweep
 from holdfast.errors import Damaged, HoldfastError, RunFailed, RunStopped
@@ -104,11 +104,14 @@ class Engine:
 
     def _resume(self, work: Work) -> None:
         """Take up a work that a former process planned and did not commit."""
+        self._take_up(work)
+        self._perform(work)
+
+    def _take_up(self, work: Work) -> None:
         if work.attempts:
             self._tell(EventKind.RESUMED, work)
         if is_exhausted(work.failures, self._config.attempts_max):
             self._fail(work, work.error or "too many failed attempts")
-        self._perform(work)
 
     def _plan_next(self, run_id: RunId, segment: SegmentSpec) -> Work | None:
         """Take the next chunks off the segment's topic. None: there are none to take now."""
@@ -128,7 +131,7 @@ class Engine:
         return work
 
     def _perform(self, work: Work) -> None:
-        """Do one planned work until it is committed, or its run has failed.
+        """Do one planned batch until it is committed, or its run has failed.
 
         1. The attempt is counted. Crash after: it was interrupted, and counts for nothing.
         2. The executor reads and writes below a directory of this attempt alone. Crash after:
@@ -138,46 +141,52 @@ class Engine:
            barrier. Crash before: the same plan again. Crash after: the next plan.
         """
         while True:
-            if self._stop():
-                raise RunStopped(what=f"stopped before {_name(work)}", resume="Run again.")
-            attempt = self._store.start_attempt(self._fence, work.plan.work_id)
-            crashpoint("engine.attempt.after")
-            self._tell(EventKind.STARTED, work)
-            directory = self._directory.attempt(work, self._fence, attempt)
+            self._heed_stop(work)
+            attempt = self._begin(work)
             try:
-                commit, outcome = self._execute(work, attempt, directory)
+                self._commit(work, attempt, self._run_batch(work, attempt))
             except HoldfastError as error:
                 self._count_failure(work, attempt, error)
                 continue
-            self._store.commit_work(self._fence, commit, is_complete)
-            crashpoint("engine.commit.after")
-            self._tell(EventKind.COMMITTED, work, rows=outcome.rows)
-            self._tell_barriers(work.plan.run_id)
             return
 
-    def _execute(self, work: Work, attempt: int, directory: Path) -> tuple[Commit, Outcome]:
-        if work.plan.kind is WorkKind.SERIES:
-            outcome, durable, pieces = self._run_series(work, directory)
-        else:
-            outcome, durable, pieces = self._run_batch(work, directory)
-        files = seal(self._directory.root, directory)
+    def _heed_stop(self, work: Work) -> None:
+        if self._stop():
+            raise RunStopped(what=f"stopped before {_name(work)}", resume="Run again.")
+
+    def _begin(self, work: Work) -> int:
+        attempt = self._store.start_attempt(self._fence, work.plan.work_id)
+        crashpoint("engine.attempt.after")
+        self._tell(EventKind.STARTED, work)
+        return attempt
+
+    def _commit(self, work: Work, attempt: int, outcome: Outcome) -> None:
+        outputs: tuple[OutputSpec, ...] = ()
+        if work.plan.kind is WorkKind.BATCH:
+            outputs = self._spec.segments[work.plan.segment - 1].outputs
+        pieces = [o.name for o in outputs if o.kind is OutputKind.STREAMED]
+        if work.plan.kind is WorkKind.SERIES and not self._series(work).streamed:
+            pieces.append(work.plan.name)
+        files = seal(self._directory.root, self._directory.attempt(work, self._fence, attempt))
         crashpoint("engine.sync.after")
         commit = Commit(
             work_id=work.plan.work_id,
             attempt=attempt,
             files=files,
-            durable_tables=durable,
-            piece_outputs=pieces,
+            durable_tables=tuple(o.name for o in outputs if o.kind is OutputKind.DURABLE),
+            piece_outputs=tuple(pieces),
             columns=outcome.columns,
             rows_read=outcome.rows_read,
             bad_rows=sum(f.rows for f in files if f.output.startswith(BAD_ROWS_PREFIX)),
         )
-        return commit, outcome
+        self._store.commit_work(self._fence, commit, is_complete)
+        crashpoint("engine.commit.after")
+        self._tell(EventKind.COMMITTED, work, rows=outcome.rows)
+        self._tell_barriers(work.plan.run_id)
 
-    def _run_batch(
-        self, work: Work, directory: Path
-    ) -> tuple[Outcome, tuple[str, ...], tuple[str, ...]]:
+    def _run_batch(self, work: Work, attempt: int) -> Outcome:
         segment = self._spec.segments[work.plan.segment - 1]
+        directory = self._directory.attempt(work, self._fence, attempt)
         read = {output.table for output in segment.outputs}
         sources: dict[str, tuple[Source, ...]] = {}
         for chunk in work.plan.chunks:
@@ -190,20 +199,7 @@ class Engine:
                 wanted = BatchWork(str(directory), segment.number, sources, pins)
                 outcome = self._executor.run_batch(wanted)
             crashpoint("engine.job.after")
-        durable = tuple(o.name for o in segment.outputs if o.kind is OutputKind.DURABLE)
-        pieces = tuple(o.name for o in segment.outputs if o.kind is OutputKind.STREAMED)
-        return outcome, durable, pieces
-
-    def _run_series(
-        self, work: Work, directory: Path
-    ) -> tuple[Outcome, tuple[str, ...], tuple[str, ...]]:
-        series = next(one for one in self._spec.series if one.name == work.plan.name)
-        datasets = {name: self._dataset(work.plan.run_id, name) for name in series.datasets}
-        pins = self._pinned(work.plan.run_id, series.pins)
-        with _verified(*pins.values()):
-            wanted = SeriesWork(str(directory), series.name, datasets, pins)
-            outcome = self._executor.run_series(wanted)
-        return outcome, (), () if series.streamed else (series.name,)
+        return outcome
 
     def _compute_series(self, run_id: RunId) -> None:
         """Compute every result. All are planned before the first is committed, so that the
@@ -215,9 +211,43 @@ class Engine:
         ]
         done = sum(work.committed for work in works)
         self._watch(Event(EventKind.SERIES, run_id, count=len(works), done=done))
-        for work in works:
-            if not work.committed:
-                self._resume(work)
+        pending = [work for work in works if not work.committed]
+        for work in pending:
+            self._take_up(work)
+        while pending:
+            pending = self._perform_series(pending)
+
+    def _perform_series(self, works: Sequence[Work]) -> list[Work]:
+        """Compute results side by side, and return those that are to be tried again.
+
+        The steps of each are those of `_perform`. What succeeded is committed before a failure of
+        another is looked at, so that it is not done again.
+        """
+        self._heed_stop(works[0])
+        attempts = [self._begin(work) for work in works]
+        wanted = [self._series_work(*one) for one in zip(works, attempts, strict=True)]
+        with _verified(*(sources for one in wanted for sources in one.pins.values())):
+            outcomes = self._executor.run_series(wanted)
+            crashpoint("engine.series.after")
+        failed = []
+        for work, attempt, outcome in zip(works, attempts, outcomes, strict=True):
+            if isinstance(outcome, HoldfastError):
+                failed.append((work, attempt, outcome))
+            else:
+                self._commit(work, attempt, outcome)
+        for work, attempt, error in failed:
+            self._count_failure(work, attempt, error)
+        return [work for work, _, _ in failed]
+
+    def _series_work(self, work: Work, attempt: int) -> SeriesWork:
+        series = self._series(work)
+        directory = self._directory.attempt(work, self._fence, attempt)
+        datasets = {name: self._dataset(work.plan.run_id, name) for name in series.datasets}
+        pins = self._pinned(work.plan.run_id, series.pins)
+        return SeriesWork(str(directory), series.name, datasets, pins)
+
+    def _series(self, work: Work) -> SeriesSpec:
+        return next(one for one in self._spec.series if one.name == work.plan.name)
 
     def _plan_series(self, run_id: RunId, series: SeriesSpec) -> Plan:
         return planning.plan_series(run_id, self._fingerprint, series.name)

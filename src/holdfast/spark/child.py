@@ -18,7 +18,7 @@ from typing import Any
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast.engine.executor import Outcome
 from holdfast.errors import HoldfastError, InvariantViolated, SparkLost, SparkNotStarted
-from holdfast.spark.wire import Start, line, unpack_batch, unpack_series
+from holdfast.spark.wire import Start, line, pack_result, unpack_batch, unpack_series
 
 _PR_SET_PDEATHSIG = 1
 
@@ -50,6 +50,8 @@ class Child:
             if "start" in request:
                 self._start(Start(**request["start"]))
                 return line(ready=True)
+            if "series" in request:
+                return line(outcomes=[pack_result(one) for one in self._series(request)])
             return line(outcome=asdict(self._work(request)))
         except HoldfastError as error:
             return line(error=error.wire_text())
@@ -79,11 +81,13 @@ class Child:
         if "check" in request:
             self._executor.check()
             return Outcome()
-        if "batch" in request:
-            outcome: Outcome = self._executor.run_batch(unpack_batch(request["batch"]))
-        else:
-            outcome = self._executor.run_series(unpack_series(request["series"]))
+        outcome: Outcome = self._executor.run_batch(unpack_batch(request["batch"]))
         return outcome
+
+    def _series(self, request: dict[str, Any]) -> list[Outcome | HoldfastError]:
+        works = [unpack_series(one) for one in request["series"]]
+        outcomes: list[Outcome | HoldfastError] = self._executor.run_series(works)
+        return outcomes
 
 
 def main() -> None:

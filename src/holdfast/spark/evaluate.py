@@ -1,7 +1,9 @@
 """A pipeline's nodes as frames: users' functions, called with the frames of their parameters.
 
-Within one evaluation each node is built once, and a node that several others use is persisted
-for as long as the evaluation lasts: so one work reads its input once, however many outputs it has.
+Within one evaluation each node is built once. Where several outputs go back to one input, the node
+at which their ways part is persisted for as long as the evaluation lasts: so one work reads its
+input once, however many outputs it has. What follows a persisted node is computed again for each
+output: stages are light, and keeping rows costs more than most of them do (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class Evaluation:
         self._frames: dict[str, DataFrame] = dict(bases)
         self._given = frozenset(bases)
         self._persisted: list[DataFrame] = []
+        self._kept: set[str] = set()
+        """Nodes that can be computed again without reading any input."""
         self._uses: Counter[str] = Counter()
 
     @contextmanager
@@ -88,9 +92,13 @@ class Evaluation:
         return cast(DataFrame, made)
 
     def _share(self, name: str) -> None:
-        if self._uses[name] > 1 and self._placed[name].phase is Phase.CHUNK:
+        parents = () if name in self._given else self._placed[name].node.parents
+        if parents and self._kept.issuperset(parents):
+            self._kept.add(name)
+        elif self._uses[name] > 1 and self._placed[name].phase is Phase.CHUNK:
             self._frames[name] = self._frames[name].persist()
             self._persisted.append(self._frames[name])
+            self._kept.add(name)
 
     def _count_uses(self, outputs: Iterable[str]) -> None:
         """Count how many consumers each node has on the way to `outputs`, up to given frames."""

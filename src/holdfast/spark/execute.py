@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.engine.executor import BAD_ROWS_PREFIX, BatchWork, Outcome, SeriesWork, Source
 from holdfast.engine.spec import OutputKind, OutputSpec, PipelineSpec
+from holdfast.errors import HoldfastError
 from holdfast.intake.tables import BadRowPolicy
 from holdfast.spark.evaluate import Evaluation
 from holdfast.spark.read import (
@@ -35,6 +37,11 @@ _CSV = {
     "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss[.SSSSSS]",
 }
 """How results are written: the CSV that our own reader, and other tools, read back unchanged."""
+
+
+_SERIES_AT_ONCE = 4
+"""Most results are small: while the driver plans one, or waits for its last task, the others' tasks
+have the cores. More would only share the same memory among more sorts."""
 
 
 class SparkExecutor:
@@ -107,10 +114,17 @@ class SparkExecutor:
             with working(name):
                 frame.bad.write.parquet(f"{work.directory}/{BAD_ROWS_PREFIX}{name}")
 
-    def run_series(self, work: SeriesWork) -> Outcome:
-        """Compute a result and write it in its order, as CSV without a header."""
-        with working(f"result {work.name}"):
-            return self._run_series(work)
+    def run_series(self, works: Sequence[SeriesWork]) -> list[Outcome | HoldfastError]:
+        """Compute results side by side; write each in its order, as CSV without a header."""
+        with ThreadPoolExecutor(_SERIES_AT_ONCE, thread_name_prefix="series") as pool:
+            return list(pool.map(self._try_series, works))
+
+    def _try_series(self, work: SeriesWork) -> Outcome | HoldfastError:
+        try:
+            with working(f"result {work.name}"):
+                return self._run_series(work)
+        except HoldfastError as error:
+            return error
 
     def _run_series(self, work: SeriesWork) -> Outcome:
         series = next(one for one in self._spec.series if one.name == work.name)

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from json import loads
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Any
 
 from holdfast._base.files import make_directories
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork
-from holdfast.errors import HoldfastError, InvariantViolated, RunStopped, SparkLost, from_text
+from holdfast.errors import HoldfastError, InvariantViolated, RunStopped, SparkLost
 from holdfast.spark.load import search_path
-from holdfast.spark.wire import Start, line, pack, unpack_outcome
+from holdfast.spark.wire import Start, line, pack, unpack_error, unpack_outcome, unpack_result
 
 
 class ChildExecutor:
@@ -60,11 +61,18 @@ class ChildExecutor:
 
     def run_batch(self, work: BatchWork) -> Outcome:
         """Do a batch in the child."""
-        return self._do(batch=pack(work))
+        return unpack_outcome(self._do(batch=pack(work))["outcome"])
 
-    def run_series(self, work: SeriesWork) -> Outcome:
-        """Compute a series in the child."""
-        return self._do(series=pack(work))
+    def run_series(self, works: Sequence[SeriesWork]) -> list[Outcome | HoldfastError]:
+        """Compute some series in the child. If it dies, all of them are lost with it."""
+        try:
+            answer = self._do(series=[pack(work) for work in works])
+        except SparkLost as error:
+            return [error for _ in works]
+        results = [unpack_result(one) for one in answer["outcomes"]]
+        if any(isinstance(one, SparkLost) for one in results):
+            self.close()
+        return results
 
     def close(self) -> None:
         """End the child and everything it started."""
@@ -77,7 +85,7 @@ class ChildExecutor:
             self._channel.close()
             self._channel = None
 
-    def _do(self, **request: Any) -> Outcome:
+    def _do(self, **request: Any) -> dict[str, Any]:
         try:
             return self._ask(request)
         except SparkLost as error:
@@ -92,7 +100,7 @@ class ChildExecutor:
         finally:
             self._working = False
 
-    def _ask(self, request: dict[str, Any]) -> Outcome:
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._process is None and not self._stopped:
             self._spawn()
         if not self._ready:
@@ -104,7 +112,7 @@ class ChildExecutor:
             self._working = False
             raise _stopped()
         self._send(request)
-        return unpack_outcome(self._receive()["outcome"])
+        return self._receive()
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
@@ -156,7 +164,7 @@ class ChildExecutor:
             data += piece
         answer: dict[str, Any] = loads(data)
         if "error" in answer:
-            raise from_text(answer["error"]) or InvariantViolated(what=answer["error"])
+            raise unpack_error(answer)
         return answer
 
     def _ending(self) -> str:

@@ -2,8 +2,9 @@
 
 -> {"start": {...}}                 <- {"ready": true}
 -> {"batch": {...}}                 <- {"outcome": {...}}
--> {"series": {...}}                <- {"error": "HOLDFAST_ERROR {...}"}
-    -> {"check": true}                  <- {"outcome": {...}}
+-> {"series": [{...}, ...]}         <- {"outcomes": [{"outcome": {...}}, {"error": "..."}, ...]}
+-> {"check": true}                  <- {"outcome": {...}}
+    -> any of them                      <- {"error": "HOLDFAST_ERROR {...}"}
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork, Source
+from holdfast.errors import HoldfastError, InvariantViolated, from_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,23 @@ def unpack_series(values: dict[str, Any]) -> SeriesWork:
     datasets = {name: tuple(paths) for name, paths in values["datasets"].items()}
     pins = _sources(values["pins"])
     return SeriesWork(values["directory"], values["name"], datasets, pins)
+
+
+def pack_result(result: Outcome | HoldfastError) -> dict[str, Any]:
+    """Return what became of one series as plain values."""
+    if isinstance(result, HoldfastError):
+        return {"error": result.wire_text()}
+    return {"outcome": asdict(result)}
+
+
+def unpack_result(values: dict[str, Any]) -> Outcome | HoldfastError:
+    """Return what became of one series."""
+    return unpack_error(values) if "error" in values else unpack_outcome(values["outcome"])
+
+
+def unpack_error(values: dict[str, Any]) -> HoldfastError:
+    """Return the error that was sent."""
+    return from_text(values["error"]) or InvariantViolated(what=values["error"])
 
 
 def unpack_outcome(values: dict[str, Any]) -> Outcome:

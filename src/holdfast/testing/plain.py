@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork, Source
 from holdfast.engine.graph import NodeKind
 from holdfast.engine.spec import OutputKind
-from holdfast.errors import BadRows, InputChanged
+from holdfast.errors import BadRows, HoldfastError, InputChanged
 from holdfast.intake.ddl import column_names
 from holdfast.pipeline import Aggregates, Pipeline
 
@@ -55,8 +55,17 @@ class PlainExecutor:
             _write_lines(Path(work.directory, output.name, "part-0.jsonl"), map(json.dumps, made))
         return Outcome(rows=rows)
 
-    def run_series(self, work: SeriesWork) -> Outcome:
-        """Compute a result and write it in its order, as CSV without a header."""
+    def run_series(self, works: Sequence[SeriesWork]) -> list[Outcome | HoldfastError]:
+        """Compute each result and write it in its order, as CSV without a header."""
+        outcomes: list[Outcome | HoldfastError] = []
+        for work in works:
+            try:
+                outcomes.append(self._run_series(work))
+            except HoldfastError as error:
+                outcomes.append(error)
+        return outcomes
+
+    def _run_series(self, work: SeriesWork) -> Outcome:
         if self._before:
             self._before(work)
         series = next(one for one in self._spec.series if one.name == work.name)
