@@ -42,7 +42,7 @@ the embedded log opens its store when it is given a path (docs/adr/0012)."""
 FOREIGN: dict[str, tuple[str, ...]] = {
     "pyspark": ("spark",),
     "py4j": ("spark",),
-    "apsw": ("store", "ledger"),
+    "apsw": ("_base", "store", "ledger"),
     "sqlite3": (),
     "confluent_kafka": (),
     "aio_pika": (),

@@ -323,12 +323,12 @@ def test_an_altered_row_is_found(tmp_path: Path) -> None:
         ledger.lookup([slot.hash])
 
 
-def test_old_sqlite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.errors import DependencyMissing
 
     monkeypatch.setattr("apsw.sqlite_lib_version", lambda: "3.51.2")
-    with pytest.raises(DependencyMissing):
-        database.require_sqlite()
+    with pytest.raises(DependencyMissing, match=r"3\.51\.3"):
+        FileLedger(f"file://{tmp_path}/ledger")
 
 
 def test_a_forked_child_does_not_keep_a_dead_owner_alive(tmp_path: Path) -> None:

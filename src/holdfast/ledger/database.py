@@ -23,20 +23,11 @@ import apsw
 
 from holdfast._base.ids import fresh_token
 from holdfast._base.invariant import invariant
-from holdfast.errors import (
-    Damaged,
-    DependencyMissing,
-    DiskFull,
-    InvariantViolated,
-    StorageFailed,
-    StoreNewer,
-    UsageInvalid,
-)
+from holdfast._base.sqlite import require_sqlite, sqlite_errors
+from holdfast.errors import Damaged, StorageFailed, StoreNewer, UsageInvalid
 
 FORMAT = 1
 APPLICATION_ID = 0x484C4447
-SQLITE_MIN = (3, 51, 3)
-"""Older ones have the WAL-reset bug: they lose committed data when two processes write."""
 
 BUSY_WAIT_S = 60.0
 """How long a transaction waits for another process's. They take milliseconds; a longer wait means
@@ -95,39 +86,6 @@ def crc_of(table: str) -> str:
     return f"row_crc({', '.join(COLUMNS[table])})"
 
 
-def require_sqlite() -> None:
-    """Refuse a SQLite that is known to lose data.
-
-    Raises:
-        DependencyMissing: the SQLite of `apsw` is older than 3.51.3.
-    """
-    found = apsw.sqlite_lib_version()
-    if tuple(int(part) for part in found.split(".")[:3]) < SQLITE_MIN:
-        wanted = ".".join(map(str, SQLITE_MIN))
-        raise DependencyMissing(
-            what=f"SQLite {found} can lose committed data; {wanted} or newer is needed",
-            install=f"pip install 'apsw>={wanted}.0'",
-        )
-
-
-@contextmanager
-def named_errors(path: str) -> Iterator[None]:
-    """Turn SQLite's errors on `path` into errors with a code."""
-    try:
-        yield
-    except apsw.FullError as error:
-        raise DiskFull(path=path) from error
-    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
-        raise Damaged(path=path, what=f"the ledger's database is damaged ({error})") from error
-    except apsw.BusyError as error:
-        text = "another process holds the ledger for too long; see which one, and end it"
-        raise StorageFailed(path=path, error=text) from error
-    except (apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError) as error:
-        raise StorageFailed(path=path, error=str(error)) from error
-    except apsw.Error as error:
-        raise InvariantViolated(what=f"{path}: {type(error).__name__}: {error}") from error
-
-
 class Database:
     """One connection to a ledger's database."""
 
@@ -143,7 +101,7 @@ class Database:
         self._turn = threading.RLock()
         self._failure: str | None = None
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
-        with named_errors(self.label):
+        with sqlite_errors(self.label, what="ledger"):
             self._connection = apsw.Connection(self.label, flags=flags)
             self._connection.set_busy_timeout(int(BUSY_WAIT_S * 1000))
             self._connection.pragma("journal_mode", "wal")
@@ -185,7 +143,7 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[apsw.Connection]:
         """Run the block as one writing transaction, durable when the block has been left."""
-        with self._turn, named_errors(self.label):
+        with self._turn, sqlite_errors(self.label, what="ledger"):
             connection = self._own()
             invariant(not connection.in_transaction, "a transaction began inside a transaction")
             connection.execute("BEGIN IMMEDIATE")
@@ -207,7 +165,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
         """Run the block on one unchanging view."""
-        with self._turn, named_errors(self.label):
+        with self._turn, sqlite_errors(self.label, what="ledger"):
             connection = self._own()
             connection.execute("BEGIN")
             try:
@@ -218,7 +176,7 @@ class Database:
 
     def meta(self, name: str) -> Any:
         """Return a value of the ledger as a whole, checked."""
-        with self._turn, named_errors(self.label):
+        with self._turn, sqlite_errors(self.label, what="ledger"):
             row = self._own().execute("SELECT value, crc FROM meta WHERE name=?", (name,)).get
         if row is None or row[1] != row_crc(name, row[0]):
             raise Damaged(path=self.label, what=f"its entry {name!r} is missing or altered")
@@ -249,5 +207,5 @@ class Database:
     def close(self) -> None:
         """Close the connection; a second time does nothing."""
         if os.getpid() == self._pid:
-            with self._turn, named_errors(self.label):
+            with self._turn, sqlite_errors(self.label, what="ledger"):
                 self._connection.close()

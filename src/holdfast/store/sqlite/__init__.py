@@ -10,10 +10,11 @@ from pathlib import Path
 
 from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.files import os_errors
+from holdfast._base.sqlite import require_sqlite
 from holdfast.config import DEFAULT, Config
 from holdfast.errors import Damaged, StoreOlder
 from holdfast.store.sqlite import schema
-from holdfast.store.sqlite.connection import Database, require_sqlite
+from holdfast.store.sqlite.connection import Database
 from holdfast.store.sqlite.intake import IntakePart
 from holdfast.store.sqlite.leases import LeasePart
 from holdfast.store.sqlite.runs import RunPart

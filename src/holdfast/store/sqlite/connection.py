@@ -28,18 +28,9 @@ import apsw
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import fresh_token
 from holdfast._base.invariant import invariant
+from holdfast._base.sqlite import sqlite_errors
 from holdfast.config import Config
-from holdfast.errors import (
-    Damaged,
-    DependencyMissing,
-    DiskFull,
-    InvariantViolated,
-    StorageFailed,
-    UsageInvalid,
-)
-
-SQLITE_MIN = (3, 51, 3)
-"""Older ones have the WAL-reset bug: they lose committed data when two processes write."""
+from holdfast.errors import StorageFailed, UsageInvalid
 
 _CACHE_KIB = 16 * 1024
 """16 MiB of pages per connection. Smaller: appends to a large topic read index pages again.
@@ -52,52 +43,6 @@ quarter of it, and fetching is a sixth slower. Larger: a small transaction write
 _CHECKPOINT_PAGES = 2000
 """16 MiB of log before it is copied into the database. Smaller: more fsyncs of the database, and
 hot pages copied more often. Larger: opening after a crash reads a longer log, readers search it."""
-
-
-def require_sqlite() -> None:
-    """Refuse a SQLite that is known to lose data.
-
-    Raises:
-        DependencyMissing: the SQLite of `apsw` is older than 3.51.3.
-    """
-    found = apsw.sqlite_lib_version()
-    if tuple(int(part) for part in found.split(".")[:3]) < SQLITE_MIN:
-        wanted = ".".join(map(str, SQLITE_MIN))
-        raise DependencyMissing(
-            what=f"SQLite {found} can lose committed data; {wanted} or newer is needed",
-            install=f"pip install 'apsw>={wanted}.0'",
-        )
-
-
-@contextmanager
-def named_errors(path: str) -> Iterator[None]:
-    """Turn SQLite's errors on `path` into errors with a code."""
-    try:
-        yield
-    except apsw.FullError as error:
-        raise DiskFull(path=path) from error
-    except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise Damaged(path=path, what=f"the store is damaged ({error})") from error
-    except apsw.BusyError as error:
-        text = "another process holds the store for too long; see which one, and end it"
-        raise StorageFailed(path=path, error=text) from error
-    except (
-        apsw.IOError,
-        apsw.CantOpenError,
-        apsw.ReadOnlyError,
-        apsw.PermissionsError,
-        apsw.ProtocolError,
-        apsw.NoMemError,
-    ) as error:
-        raise StorageFailed(path=path, error=str(error)) from error
-    except (OverflowError, UnicodeEncodeError) as error:
-        # Raised while a value is handed to SQLite: over 64 bits, or a lone half of a character.
-        raise UsageInvalid(
-            what=f"a number or a text that no store can hold ({error})",
-            remedy="Use numbers below 2^63 and well-formed text.",
-        ) from error
-    except apsw.Error as error:
-        raise InvariantViolated(what=f"{path}: {type(error).__name__}: {error}") from error
 
 
 class Database:
@@ -161,7 +106,7 @@ class Database:
             raise StorageFailed(path=self.label, error=self._failure)
         found: apsw.Connection | None = getattr(self._local, "connection", None)
         if found is None:
-            with self._guard, named_errors(self.label):
+            with self._guard, sqlite_errors(self.label, what="store"):
                 found = self._open()
                 self._connections.add(found)
             self._local.connection = found
@@ -199,7 +144,7 @@ class Database:
                 path=self.label, error="another thread holds the store for too long"
             )
         try:
-            with named_errors(self.label):
+            with sqlite_errors(self.label, what="store"):
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield connection
@@ -226,7 +171,7 @@ class Database:
         """Run the block on one unchanging view. Keep it short: the log cannot shrink meanwhile."""
         connection = self.connection()
         invariant(not connection.in_transaction, "a view began inside a transaction")
-        with named_errors(self.label):
+        with sqlite_errors(self.label, what="store"):
             connection.execute("BEGIN")
             try:
                 yield connection
@@ -239,7 +184,7 @@ class Database:
         if os.getpid() != self._pid or self._closed:
             return
         self._closed = True
-        with self._guard, named_errors(self.label):
+        with self._guard, sqlite_errors(self.label, what="store"):
             for connection in list(self._connections):
                 # One that its thread is using right now is closed when that thread lets go of it.
                 with suppress(apsw.ThreadingViolationError):

@@ -1,0 +1,70 @@
+"""What every user of SQLite needs: a version that loses nothing, and errors with a code.
+
+Two parts have a database of their own, the store and the file ledger. They differ in everything
+but this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from holdfast.errors import (
+    Damaged,
+    DependencyMissing,
+    DiskFull,
+    InvariantViolated,
+    StorageFailed,
+    UsageInvalid,
+)
+
+SQLITE_MIN = (3, 51, 3)
+"""Older ones have the WAL-reset bug: they lose committed data when two processes write."""
+
+
+def require_sqlite() -> None:
+    """Refuse a SQLite that is known to lose data.
+
+    Raises:
+        DependencyMissing: the SQLite of `apsw` is older than 3.51.3.
+    """
+    found = apsw.sqlite_lib_version()
+    if tuple(int(part) for part in found.split(".")[:3]) < SQLITE_MIN:
+        wanted = ".".join(map(str, SQLITE_MIN))
+        raise DependencyMissing(
+            what=f"SQLite {found} can lose committed data; {wanted} or newer is needed",
+            install=f"pip install 'apsw>={wanted}.0'",
+        )
+
+
+@contextmanager
+def sqlite_errors(path: str, *, what: str) -> Iterator[None]:
+    """Turn SQLite's errors on `path` into errors with a code. `what`: the store, the ledger."""
+    try:
+        yield
+    except apsw.FullError as error:
+        raise DiskFull(path=path) from error
+    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
+        raise Damaged(path=path, what=f"the {what}'s database is damaged ({error})") from error
+    except apsw.BusyError as error:
+        text = f"another process holds the {what} for too long; see which one, and end it"
+        raise StorageFailed(path=path, error=text) from error
+    except (
+        apsw.IOError,
+        apsw.CantOpenError,
+        apsw.ReadOnlyError,
+        apsw.PermissionsError,
+        apsw.ProtocolError,
+        apsw.NoMemError,
+    ) as error:
+        raise StorageFailed(path=path, error=str(error)) from error
+    except (OverflowError, UnicodeEncodeError) as error:
+        # Raised while a value is handed to SQLite: over 64 bits, or a lone half of a character.
+        raise UsageInvalid(
+            what=f"a number or a text that no {what} can hold ({error})",
+            remedy="Use numbers below 2^63 and well-formed text.",
+        ) from error
+    except apsw.Error as error:
+        raise InvariantViolated(what=f"{path}: {type(error).__name__}: {error}") from error
