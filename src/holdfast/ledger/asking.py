@@ -3,8 +3,7 @@
 This part knows functions, time-outs and retries, and nothing of slots' states or of disks. What
 comes out of a call is an outcome to be settled, or an error for the row that asked.
 
-The retry loop is our own: `stamina` would be one more dependency for thirty lines, and it knows
-neither unknown outcomes nor batches that fall apart into single calls.
+The retry loop is our own (docs/adr/0013).
 
 Crash points: `ledger.call.before`, `ledger.call.after`.
 """
