@@ -28,6 +28,8 @@
     |   +-- ProviderBusy             PROVIDER_BUSY
     |   +-- CallFailed               CALL_FAILED
     |   +-- LedgerMismatch           LEDGER_MISMATCH
+    |   +-- LedgerUnreachable        LEDGER_UNREACHABLE
+    |   +-- LedgerRefused            LEDGER_REFUSED
     +-- DataError                    the bytes are not what they should be
     |   +-- BadRows                  BAD_ROWS
     |   +-- HeaderWrong              HEADER_WRONG
@@ -81,6 +83,8 @@ from holdfast.errors.paid import (
     CallInputChanged,
     KeyInvalid,
     LedgerMismatch,
+    LedgerRefused,
+    LedgerUnreachable,
     ProviderBusy,
     StepChanged,
 )
@@ -119,6 +123,8 @@ __all__ = [
     "JavaMissing",
     "KeyInvalid",
     "LedgerMismatch",
+    "LedgerRefused",
+    "LedgerUnreachable",
     "PipelineInvalid",
     "ProviderBusy",
     "RunFailed",

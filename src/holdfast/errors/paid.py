@@ -97,8 +97,33 @@ class LedgerMismatch(EnvironmentFailed):
     retryable: ClassVar[bool] = False
     template: ClassVar[str] = (
         "{path} holds ledger {found}, the job was made with {wanted}."
-        " Every machine must see the same directory."
+        " Every machine must see the same ledger."
     )
     path: str
     found: str
     wanted: str
+
+
+class LedgerUnreachable(EnvironmentFailed):
+    """The server of a shared ledger does not answer. Nothing is lost: calls wait, then stop."""
+
+    code: ClassVar[str] = "LEDGER_UNREACHABLE"
+    template: ClassVar[str] = (
+        "ledger {ledger}: its server does not answer: {error}."
+        " Start it, or correct host and port, then run again."
+    )
+    ledger: str
+    error: str
+
+
+class LedgerRefused(EnvironmentFailed):
+    """The server of a shared ledger answers, but not for us: user, password, database, rights."""
+
+    code: ClassVar[str] = "LEDGER_REFUSED"
+    retryable: ClassVar[bool] = False
+    template: ClassVar[str] = (
+        "ledger {ledger}: its server refused: {error}."
+        " Correct user, password, database or rights, then run again."
+    )
+    ledger: str
+    error: str

@@ -19,6 +19,7 @@ import apsw
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.invariant import invariant
 from holdfast.ledger import steps
+from holdfast.ledger.budget import Room
 from holdfast.ledger.contract import Claim, Grant, Limit, Slot, SlotHash
 from holdfast.ledger.database import Database, rows_of
 from holdfast.ledger.segment import Placed
@@ -66,7 +67,7 @@ def claim(
                 lost = [wish for wish in wishes if wish.after is not None]
                 granted.update(_take_over(database, connection, owner, lost, room, refused))
             for room in rooms.values():
-                room.store(connection)
+                steps.store_room(connection, room)
             change += 1
             database.set_meta("change", change)
         crashpoint("ledger.claim.before")
@@ -78,7 +79,7 @@ def _take_fresh(
     connection: apsw.Connection,
     owner: int,
     wishes: Sequence[Claim],
-    room: steps.Room,
+    room: Room,
     refused: list[SlotHash],
 ) -> dict[SlotHash, int]:
     """Take slots that nobody has asked for yet, as many as the budget allows."""
@@ -112,7 +113,7 @@ def _take_over(
     connection: apsw.Connection,
     owner: int,
     wishes: Sequence[Claim],
-    room: steps.Room,
+    room: Room,
     refused: list[SlotHash],
 ) -> dict[SlotHash, int]:
     """Take slots in doubt that are still as their asker saw them."""

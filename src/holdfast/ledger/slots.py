@@ -22,6 +22,7 @@ import apsw
 from holdfast._base.crashpoint import crashpoint
 from holdfast.errors import Damaged
 from holdfast.ledger import steps
+from holdfast.ledger.budget import Sums
 from holdfast.ledger.contract import (
     DeadLetter,
     OpenSlot,
@@ -143,7 +144,7 @@ def record(connection: apsw.Connection, owner: int, recorded: Sequence[tuple[int
 
     What is not open was recorded before, by an earlier reading of the same segment.
     """
-    sums: dict[int, steps.Sums] = {}
+    sums: dict[int, Sums] = {}
     for start in range(0, len(recorded), STATEMENT_ROWS):
         some = recorded[start : start + STATEMENT_ROWS]
         held = _held(connection, owner, some)
@@ -153,7 +154,7 @@ def record(connection: apsw.Connection, owner: int, recorded: Sequence[tuple[int
         for _, placed in fresh:
             outcome = placed.entry.outcome
             reserved = held[outcome.slot.hash]
-            sums.setdefault(outcome.slot.step, steps.Sums()).add(outcome, reserved)
+            sums.setdefault(outcome.slot.step, Sums()).add(outcome, reserved)
             if outcome.dead_letter:
                 _add_dead_letter(connection, placed)
     for step, added in sums.items():
@@ -210,7 +211,7 @@ def release(database: Database, owner: int, hashes: Sequence[SlotHash], *, in_do
                 connection.execute("DELETE FROM slot WHERE hash=?", (hash_,))
                 given[row.slot.step] += row.held
         for step, held in given.items():
-            steps.add(connection, step, steps.Sums(held=held))
+            steps.add(connection, step, Sums(held=held))
         crashpoint("ledger.release.before")
     crashpoint("ledger.release.after")
 

@@ -8,75 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import apsw
 
 from holdfast._base.invariant import invariant
-from holdfast.ledger.contract import Limit, Outcome, Status, Step, Totals
+from holdfast.ledger.budget import Room, Sums
+from holdfast.ledger.contract import Limit, Status, Step, Totals
 from holdfast.ledger.database import Database, crc_of, rows_of
 from holdfast.ledger.rules import fingerprint_decision
 
 
-@dataclass(slots=True)
-class Sums:
-    """What a transaction adds to a step's counters."""
-
-    bought: int = 0
-    parked: int = 0
-    failed: int = 0
-    spent: int = 0
-    dearest: int = 0
-    held: int = 0
-
-    def add(self, outcome: Outcome, held: int) -> None:
-        """Count one outcome whose claim had reserved `held`."""
-        self.bought += outcome.status is Status.BOUGHT
-        self.parked += outcome.status is Status.PARKED
-        self.failed += outcome.status is Status.FAILED
-        self.spent += outcome.cost_micros
-        self.dearest = max(self.dearest, outcome.cost_micros)
-        self.held += held
-
-
-@dataclass(slots=True)
-class Room:
-    """What a step may still ask, while claims are granted one by one."""
-
-    step: int
-    limit: Limit
-    calls: int
-    spent: int
-    reserved: int
-    each: int
-
-    def most(self, wanted: int) -> int:
-        """Return how many of `wanted` calls the budget allows."""
-        if self.limit.calls is not None:
-            wanted = min(wanted, self.limit.calls - self.calls)
-        if self.limit.cost_micros is not None:
-            left = self.limit.cost_micros - self.spent - self.reserved
-            # A call of unknown price is allowed as long as anything is left.
-            wanted = min(wanted, left // self.each if self.each else wanted * (left > 0))
-        return max(0, wanted)
-
-    def take(self, *, lost: int) -> None:
-        """Reserve one call.
-
-        `lost` was reserved by an attempt whose outcome is unknown: it counts as charged.
-        """
-        self.calls += 1
-        self.spent += lost
-        self.reserved += self.each - lost
-
-    def store(self, connection: apsw.Connection) -> None:
-        """Write the counters back, inside the transaction of the claims."""
-        # S608: the expression comes from a constant table.
-        connection.execute(
-            "UPDATE step SET calls=?, spent=?, reserved=? WHERE id=?",
-            (self.calls, self.spent, self.reserved, self.step),
-        )
-        _seal(connection, self.step)
+def store_room(connection: apsw.Connection, room: Room) -> None:
+    """Write a step's counters back, inside the transaction of the claims."""
+    connection.execute(
+        "UPDATE step SET calls=?, spent=?, reserved=? WHERE id=?",
+        (room.calls, room.spent, room.reserved, room.step),
+    )
+    _seal(connection, room.step)
 
 
 def room(database: Database, connection: apsw.Connection, step: int, limit: Limit) -> Room:
