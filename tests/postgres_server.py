@@ -84,7 +84,10 @@ class PostgresServer:
             )
         ready = [str(self._programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port)]
         for _ in range(600):
-            if subprocess.run([*ready, "-t", "1"], capture_output=True, check=False).returncode == 0:
+            if (
+                subprocess.run([*ready, "-t", "1"], capture_output=True, check=False).returncode
+                == 0
+            ):
                 return
             assert self._process.poll() is None, (self._directory / "server.log").read_text()
         raise AssertionError("the server does not answer")

@@ -43,6 +43,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "pyspark": ("spark",),
     "py4j": ("spark",),
     "apsw": ("_base", "store", "ledger"),
+    "psycopg": ("ledger",),
     "sqlite3": (),
     "confluent_kafka": (),
     "aio_pika": (),

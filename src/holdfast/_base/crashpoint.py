@@ -76,6 +76,17 @@ POINTS: dict[str, str] = {
     "ledger.switch.before": "The switch to a settled file is complete in memory, not committed.",
     "ledger.switch.after": "The settled file counts, what it replaces is still there.",
     "ledger.delete.after": "One replaced file is removed, others remain.",
+    "postgres.schema.before": "The tables of a shared ledger are complete, not committed.",
+    "postgres.schema.after": "A shared ledger exists, it is empty.",
+    "postgres.owner.after": "An owner's row is durable, it has claimed nothing and not beaten.",
+    "postgres.claim.before": "A claim is complete on the server, not committed.",
+    "postgres.claim.after": "Intents are durable, the provider has not heard of them.",
+    "postgres.outcome.before": "Outcomes are complete on the server, not committed.",
+    "postgres.outcome.after": "Outcomes are durable and visible, the task has not heard of it.",
+    "postgres.release.before": "Slots are given back on the server, not committed.",
+    "postgres.release.after": "Slots are given back.",
+    "postgres.takeover.before": "A silent owner's end is complete on the server, not committed.",
+    "postgres.takeover.after": "A silent owner's slots are in doubt, nobody has claimed them.",
 }
 """Every crash point, with what a crash there leaves behind."""
 

@@ -26,7 +26,7 @@ from holdfast.ledger.contract import Ledger, Limit, View
 from holdfast.ledger.desk import Desk
 from holdfast.ledger.rate import RateGate
 from holdfast.ledger.rules import Move, next_move
-from holdfast.ledger.runners import LoopRunner, ReadyQueue, Runner, ThreadRunner
+from holdfast.ledger.runners import Hold, LoopRunner, ReadyQueue, Runner, ThreadRunner
 from holdfast.ledger.window import Answer, Window
 
 GROUP_WAIT_S = 0.002
@@ -180,6 +180,7 @@ class Caller:
 
     def _new_runner(self) -> Runner:
         capacity = max(1, self._limits.max_in_flight // (self._asker.batch or 1))
+        hold = Hold(lambda: self._ledger.is_sure, self._assure)
         if self._asker.is_async:
             return LoopRunner(
                 self._asker,
@@ -188,6 +189,7 @@ class Caller:
                 capacity=capacity,
                 timeout_s=self._limits.timeout_s,
                 gate=self._gate,
+                hold=hold,
             )
         return ThreadRunner(
             self._asker,
@@ -197,23 +199,37 @@ class Caller:
             timeout_s=self._limits.timeout_s,
             clock=self._clock,
             gate=self._gate,
+            hold=hold,
         )
+
+    def _assure(self) -> bool:
+        """Make sure that claimed slots are still ours. If not, the task is over."""
+        try:
+            self._ledger.assure()
+        except HoldfastError as error:
+            self._fail(error)
+            return False
+        return True
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:  # the edge of a thread: the task must hear of it
-            # Nobody may wait for slots that this process will never settle.
-            self._ledger.abandon()
-            with self._for_task:
-                self._fatal = self._fatal or (
-                    error if isinstance(error, HoldfastError) else InvariantViolated(repr(error))
-                )
-                for condition in (self._for_task, self._for_driver, self._for_settler):
-                    condition.notify()
-            if self._runner is not None:
-                self._runner.stop()
-            self._ready.close()
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the task with an error."""
+        # Nobody may wait for slots that this process will never settle.
+        self._ledger.abandon()
+        with self._for_task:
+            self._fatal = self._fatal or (
+                error if isinstance(error, HoldfastError) else InvariantViolated(repr(error))
+            )
+            for condition in (self._for_task, self._for_driver, self._for_settler):
+                condition.notify()
+        if self._runner is not None:
+            self._runner.stop()
+        self._ready.close()
 
     def _drive(self) -> None:
         runner = self._runner

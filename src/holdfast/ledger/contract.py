@@ -5,7 +5,7 @@ durable before the provider hears of it. An **outcome** is durable before anybod
 whose owner died between the two is **in doubt**.
 
 Nothing here says how an owner's death is seen: a file ledger asks the operating system (a lock),
-one in a database would compare epochs. Both answer `reap`.
+one in PostgreSQL watches a counter and fences by epoch. Both answer `reap`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import NewType, Protocol
 
 from holdfast._base.ids import digest
@@ -203,6 +204,34 @@ class Ledger(Protocol):
 
         Returns whether any was dead. A live owner is left alone.
         """
+
+    @property
+    def is_sure(self) -> bool:
+        """Tell, without asking anybody, that nobody else can own this owner's slots yet."""
+
+    def assure(self) -> None:
+        """Make sure of it, however long that takes. Asked before a call when `is_sure` is false.
+
+        Raises:
+            Fenced: others own them. What this owner has not called must not be called.
+        """
+
+    @property
+    def is_usable(self) -> bool:
+        """Tell whether this handle may still claim."""
+
+    def verify(self) -> None:
+        """Compare checksums, as far as they are not compared at each reading. For a job's start.
+
+        Raises:
+            Damaged: something is not what was written.
+        """
+
+    def tidy(self) -> None:
+        """Read out owners that are known to be dead, and compact what is due. For a job's start."""
+
+    def rate_file(self, step: int) -> Path:
+        """Return the file by which the tasks of this host share a step's rate."""
 
     def totals(self, step: int) -> Totals:
         """Return what a step has asked and spent."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.crashpoint import crashpoint
@@ -279,6 +280,18 @@ class FileLedger:
                 target=self.compact, kwargs={"force": False}, name="holdfast-compact", daemon=True
             )
             self._housekeeper.start()
+
+    @property
+    def is_sure(self) -> bool:
+        """Tell that nobody else owns our slots: the kernel keeps our lock as long as we live."""
+        return True
+
+    def assure(self) -> None:
+        """Do nothing: see `is_sure`."""
+
+    def rate_file(self, step: int) -> Path:
+        """Return the file by which the tasks of this host share a step's rate."""
+        return self.path / "rate" / str(step)
 
     def abandon(self) -> None:
         """End this owner as a crash would: its lock goes, others read its segments."""

@@ -19,7 +19,11 @@ def ledger_path(url: str) -> Path:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-        raise UsageInvalid(what=f"ledger {url} is of no known kind", remedy="Use file:///a/path.")
+        # The URL may carry a password: it is not repeated.
+        raise UsageInvalid(
+            what=f"a ledger of kind {parts.scheme or 'unknown'} is not known",
+            remedy="Use file:///a/path or postgresql://USER@HOST/DATABASE.",
+        )
     path = Path(unquote(parts.path) if parts.scheme else url)
     if not path.is_absolute():
         raise UsageInvalid(

@@ -1,7 +1,8 @@
 """Runners: who makes the calls. Threads for plain functions, one event loop for async ones.
 
 Both take work from a `ReadyQueue` as long as there is some, make at most `capacity` calls at
-once, and hand back what came of each. They touch neither slots nor disks.
+once, and hand back what came of each. They touch neither slots nor disks. Right before each call
+they ask whether its slot is still this owner's: a process that stood still may have been replaced.
 """
 
 from __future__ import annotations
@@ -79,6 +80,17 @@ class ReadyQueue:
         return len(self._works)
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Whether the slots to be called are still this owner's.
+
+    `is_sure` asks nobody. `assure` asks whoever knows, and tells the task if they are not.
+    """
+
+    is_sure: Callable[[], bool]
+    assure: Callable[[], bool]
+
+
 class Runner(Protocol):
     """Makes the calls of one task."""
 
@@ -113,10 +125,11 @@ class ThreadRunner:
         timeout_s: float,
         clock: Clock,
         gate: RateGate | None,
+        hold: Hold,
     ) -> None:
         self._asker, self._queue, self._deliver = asker, queue, deliver
         self._capacity, self._timeout_s, self._clock = capacity, timeout_s, clock
-        self._gate = gate
+        self._gate, self._hold = gate, hold
         self._stopped = threading.Event()
         self._guard = threading.Lock()
         self._running: dict[int, _Call] = {}
@@ -177,9 +190,10 @@ class ThreadRunner:
         )
 
     def _pause(self, wait_s: float) -> bool:
-        """Wait for the backoff and the rate. Returns whether to give up."""
+        """Wait for backoff and rate, and be sure of the slot. Returns whether to give up."""
         wait_s = max(wait_s, self._gate.reserve_s() if self._gate is not None else 0.0)
-        return self._stopped.wait(wait_s) if wait_s > 0 else self._stopped.is_set()
+        stopped = self._stopped.wait(wait_s) if wait_s > 0 else self._stopped.is_set()
+        return stopped or not (self._hold.is_sure() or self._hold.assure())
 
     def _finish(self, answers: Sequence[Answered]) -> bool:
         self._queue.end()
@@ -212,9 +226,11 @@ class LoopRunner:
         capacity: int,
         timeout_s: float,
         gate: RateGate | None,
+        hold: Hold,
     ) -> None:
         self._asker, self._queue, self._deliver = asker, queue, deliver
         self._capacity, self._timeout_s, self._gate = capacity, timeout_s, gate
+        self._hold = hold
         self._stopped = False
         self._waiting: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -266,7 +282,7 @@ class LoopRunner:
         return await self._asker.call(work)
 
     async def _pause(self, wait_s: float) -> bool:
-        """Wait for the backoff and the rate. Returns whether to give up."""
+        """Wait for backoff and rate, and be sure of the slot. Returns whether to give up."""
         wait_s = max(wait_s, self._gate.reserve_s() if self._gate is not None else 0.0)
         if wait_s > 0 and not self._stopped:
             event = asyncio.Event()
@@ -277,6 +293,8 @@ class LoopRunner:
                 pass
             finally:
                 self._waiting.discard(event)
+        if not self._hold.is_sure() and not await asyncio.to_thread(self._hold.assure):
+            return True
         return self._stopped
 
     def expire(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.errors import UsageInvalid
 from holdfast.ledger.caller import Limits
-from holdfast.ledger.places import ledger_path
+from holdfast.ledger.opening import check_url
 from holdfast.ledger.rules import OnChange, OnError, OnInputChange
 
 LEDGER_VARIABLE = "HOLDFAST_LEDGER"
@@ -68,7 +68,7 @@ def checked_url(ledger: str | None) -> str:
             what="a paid step needs a ledger",
             remedy=f"Give ledger='file:///a/path', or set {LEDGER_VARIABLE}.",
         )
-    ledger_path(url)
+    check_url(url)
     return url
 
 

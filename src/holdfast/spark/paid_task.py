@@ -25,14 +25,14 @@ from holdfast._base.crashpoint import arm_from_environment
 from holdfast.errors import HoldfastError, KeyInvalid
 from holdfast.ledger.asking import Asker, Pending
 from holdfast.ledger.caller import Caller, Limits
-from holdfast.ledger.contract import Limit, Slot, inputs_hash, slot_hash
-from holdfast.ledger.file_ledger import FileLedger
+from holdfast.ledger.contract import Ledger, Limit, Slot, inputs_hash, slot_hash
+from holdfast.ledger.opening import open_ledger
 from holdfast.ledger.rate import RateGate
 from holdfast.ledger.rules import Policy
 from holdfast.ledger.window import Answer
 from holdfast.spark.answers import AnswerCodec
 
-_ledgers: dict[tuple[int, str, str], FileLedger] = {}
+_ledgers: dict[tuple[int, str, str], Ledger] = {}
 _set_up: dict[tuple[int, str], Any] = {}
 
 
@@ -73,11 +73,11 @@ def run_task(step: PaidStep, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
         raise RuntimeError(f"{error}\n{error.wire_text()}") from error
 
 
-def _ledger_of(step: PaidStep) -> FileLedger:
+def _ledger_of(step: PaidStep) -> Ledger:
     at = (os.getpid(), step.ledger, step.ledger_id)
     ledger = _ledgers.get(at)
     if ledger is None or not ledger.is_usable:
-        ledger = FileLedger(step.ledger, create=False, expected_id=step.ledger_id)
+        ledger = open_ledger(step.ledger, create=False, expected_id=step.ledger_id)
         _ledgers[at] = ledger
     return ledger
 
@@ -130,7 +130,7 @@ class _Task:
         )
         clock, gate = SystemClock(), None
         if step.limits.rate_per_s is not None:
-            gate = RateGate(ledger.path / "rate" / str(step.step), step.limits.rate_per_s, clock)
+            gate = RateGate(ledger.rate_file(step.step), step.limits.rate_per_s, clock)
         return Caller(ledger, asker, limits=step.limits, budget=step.budget, gate=gate, clock=clock)
 
     def _read(self, batch: pa.RecordBatch) -> list[Pending]:

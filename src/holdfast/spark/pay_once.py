@@ -22,7 +22,7 @@ from holdfast._base.ids import digest, fresh_token
 from holdfast.errors import ClusterNeedsSharedState, UsageInvalid
 from holdfast.ledger.caller import Limits
 from holdfast.ledger.contract import MICROS, Limit, Step
-from holdfast.ledger.file_ledger import FileLedger
+from holdfast.ledger.opening import is_shared, open_ledger
 from holdfast.ledger.rules import OnUnknown, Policy
 from holdfast.spark.answers import AnswerCodec
 from holdfast.spark.paid_options import (
@@ -62,8 +62,8 @@ def pay_once(
     `batch=n` a list of rows, and returns the columns of `returns`. It may be async, may take
     `idempotency_key`, and gets the value of `setup`, run once per Python worker, as its second
     argument. Rows with an equal `key` are one slot: one call, one answer. `ledger` is a `file:`
-    URL, or stands in HOLDFAST_LEDGER. `fingerprint` names what else changes answers: model,
-    prompt; only hashes of it are kept. `version` replaces the source text of `function`.
+    or `postgresql:` URL, or stands in HOLDFAST_LEDGER. `fingerprint` names what else changes
+    answers: model, prompt; only hashes are kept. `version` replaces the source of `function`.
 
     Guarantee: a recorded answer is never bought again, whatever Spark or a crash repeats; an
     answer is durable before Spark sees it. Not guaranteed: that no call is repeated. A crash
@@ -121,10 +121,10 @@ class _Wanted:
         answer = _answer_schema(self.returns, self.name)
         _check_picklable(self.function, self.setup, self.name)
         schema = self._output_schema(frame.schema, answer)
-        if not self.shared:
+        if not (self.shared or is_shared(self.url)):
             _check_master(frame, self.url)
         inputs = self.inputs if self.inputs is not None else tuple(frame.columns)
-        ledger = FileLedger(self.url)
+        ledger = open_ledger(self.url)
         try:
             ledger.verify()
             ledger.tidy()

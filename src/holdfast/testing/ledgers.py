@@ -11,7 +11,9 @@ own, as two processes would be. No check needs pytest, Spark or a clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from holdfast._base.ids import digest
 from holdfast.errors import StepChanged
 from holdfast.ledger.contract import (
     Claim,
@@ -20,11 +22,13 @@ from holdfast.ledger.contract import (
     Limit,
     Outcome,
     Slot,
+    SlotHash,
     Status,
     Step,
     inputs_hash,
     slot_hash,
 )
+from holdfast.testing.expect import run_threads
 
 OpenLedger = Callable[[], Ledger]
 
@@ -189,6 +193,58 @@ def check_dead_letters(open_ledger: OpenLedger) -> None:
     ledger.close()
 
 
+def check_any_text_and_size(open_ledger: OpenLedger) -> None:
+    """Keys, reasons and answers come back as they were, whatever is in them."""
+    ledger = open_ledger()
+    step = make_step(ledger)
+    texts = ["", "\0", "a\\0b\\", "\u00e9 \U0001f600\n'\"%s", "x" * 5000]
+    slots = [make_slot(step, text) for text in texts]
+    claim(ledger, slots)
+    answers = [b"", b"\0", b"\\x00", bytes(range(256)), bytes(3 << 20)]
+    settled = [bought(slot, answer) for slot, answer in zip(slots, answers, strict=True)]
+    ledger.settle(settled)
+    failed = make_slot(step, "failed")
+    claim(ledger, [failed])
+    ledger.settle([Outcome(failed, Status.FAILED, reason=texts[2] + "\0", recorded_ms=1)])
+    ledger.flush()
+    outcomes = ledger.lookup([slot.hash for slot in [*slots, failed]]).outcomes
+    assert [outcomes[slot.hash] for slot in slots] == settled
+    assert outcomes[failed.hash].reason == texts[2] + "\0"
+    ledger.close()
+
+
+def check_many_askers_at_once(open_ledger: OpenLedger) -> None:
+    """Of many askers at one moment, in different orders, each slot goes to one; nobody hangs."""
+    ledgers = [open_ledger() for _ in range(4)]
+    step = make_step(ledgers[0])
+    slots = [make_slot(step, str(n)) for n in range(60)]
+    grants: list[list[SlotHash]] = [[] for _ in ledgers]
+
+    def ask(number: int) -> None:
+        order = sorted(slots, key=lambda slot: digest(number, slot.key))
+        for start in range(0, len(order), 20):
+            part = order[start : start + 20]
+            # Every second asker has a budget: those lock more.
+            limit = Limit(calls=1000) if number % 2 else Limit()
+            grants[number] += claim(ledgers[number], part, limit).attempts
+            mine = [slot for slot in part if slot.hash in grants[number]]
+            ledgers[number].settle([bought(slot) for slot in mine[::2]])
+            ledgers[number].release(mine[1::2], in_doubt=True)
+
+    run_threads([partial(ask, number) for number in range(len(ledgers))])
+    for ledger in ledgers:
+        ledger.flush()
+    view = ledgers[0].lookup([slot.hash for slot in slots])
+    assert set(view.outcomes) | set(view.open) == {slot.hash for slot in slots}
+    assert all(known.owner is None for known in view.open.values())
+    totals = ledgers[0].totals(step.id)
+    assert totals.calls == sum(map(len, grants))
+    assert totals.settled[Status.BOUGHT] == len(view.outcomes)
+    assert totals.in_doubt == len(view.open)
+    for ledger in ledgers:
+        ledger.close()
+
+
 LEDGER_CHECKS = (
     check_claim_is_exclusive,
     check_settled_is_seen,
@@ -199,4 +255,6 @@ LEDGER_CHECKS = (
     check_budget_cost,
     check_change_guard,
     check_dead_letters,
+    check_any_text_and_size,
+    check_many_askers_at_once,
 )
