@@ -83,13 +83,14 @@ class PostgresServer:
                 command, user=self._user, cwd=self._directory, stdout=log, stderr=log
             )
         ready = [str(self._programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port)]
-        for _ in range(600):
-            if (
-                subprocess.run([*ready, "-t", "1"], capture_output=True, check=False).returncode
-                == 0
-            ):
+        for _ in range(1200):
+            if subprocess.run(ready, capture_output=True, check=False).returncode == 0:
                 return
-            assert self._process.poll() is None, (self._directory / "server.log").read_text()
+            try:
+                self._process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            raise AssertionError((self._directory / "server.log").read_text())
         raise AssertionError("the server does not answer")
 
     def kill(self) -> None:

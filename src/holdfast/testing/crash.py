@@ -93,9 +93,9 @@ class CrashLoop:
         crashpoint.record(record)
         self._workload(state)
 
-    def singles(self) -> Iterator[Hit]:
+    def singles(self, keep: Callable[[Hit], bool] = lambda _: True) -> Iterator[Hit]:
         """Crash at every pass of every point, recover, check. Yields what was tried."""
-        for hit in _hits(self.passes()):
+        for hit in filter(keep, _hits(self.passes())):
             with _scratch() as scratch:
                 if self._crash(scratch / "state", hit):
                     self.tally.cases += 1

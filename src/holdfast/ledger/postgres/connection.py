@@ -124,10 +124,13 @@ class Server:
     def _try(self, work: Callable[[Sql], T]) -> T:
         connection = self._opened()
         try:
-            with connection.pipeline(), connection.transaction():
-                with connection.cursor(binary=True) as cursor:
-                    cursor.execute(_BEGIN, (_STATEMENT, _HANGING))
-                    return work(Sql(cursor))
+            with (
+                connection.pipeline(),
+                connection.transaction(),
+                connection.cursor(binary=True) as cursor,
+            ):
+                cursor.execute(_BEGIN, (_STATEMENT, _HANGING))
+                return work(Sql(cursor))
         except psycopg.Error as error:
             if connection.closed:
                 # `from None`, here and below: a chain of errors may quote the connection's text.
@@ -172,10 +175,11 @@ class Server:
     def _not_connected(self, error: psycopg.OperationalError) -> HoldfastError:
         text = self._address.safe(error)
         # What the server itself says has a severity before it, in the server's language.
-        said = re.search(r"failed: ([^\s:]+): {2}(.*)", str(error))
-        if said is None or re.search(r"starting up|shutting down|recovery mode|too many", text):
+        said = re.search(r"failed: [^\s:]+: {2}(.*)", str(error))
+        # It took us before: whatever it says now, it may just be starting.
+        if self._was_open or said is None:
             return LedgerUnreachable(ledger=self._address.label, error=text)
-        return LedgerRefused(ledger=self._address.label, error=self._address.safe(said[2]))
+        return LedgerRefused(ledger=self._address.label, error=self._address.safe(said[1]))
 
     def _named(self, error: psycopg.Error) -> HoldfastError:
         """Return the error with a code for one that the server reported."""

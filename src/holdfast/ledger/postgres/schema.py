@@ -61,7 +61,9 @@ class Meta:
 
 def read_meta(sql: Sql) -> Meta | None:
     """Return what the ledger here says of itself; None if there is none."""
-    if sql.one("SELECT to_regclass('holdfast_ledger_meta') IS NOT NULL") != (True,):
+    # Not by to_regclass: it may answer from what this session knew before it waited for the lock.
+    there = "SELECT 1 FROM pg_class WHERE relname = 'holdfast_ledger_meta' AND relkind = 'r'"
+    if sql.one(f"{there} AND pg_table_is_visible(oid)") is None:
         return None
     row = sql.one("SELECT ledger, version FROM holdfast_ledger_meta")
     return None if row is None else Meta(*row)

@@ -1,0 +1,82 @@
+"""A TCP proxy that loses a message on purpose: before it reaches the server, or its answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Literal
+
+Lose = Literal["request", "answer"]
+
+
+class Proxy:
+    """Forwards to a port of this machine. `lose_next` cuts the line at a chosen message."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._armed: tuple[bytes, Lose] | None = None
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self.lost = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_next(self, text: bytes, what: Lose) -> None:
+        """Cut the connection at the next message of a client that has `text` in it."""
+        self._armed = (text, what)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            pair = (client, server)
+            self._pairs.append(pair)
+            threading.Thread(target=self._to_server, args=pair, daemon=True).start()
+            threading.Thread(target=self._to_client, args=pair, daemon=True).start()
+
+    def _to_server(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while data := client.recv(1 << 16):
+                if self._armed is not None and self._armed[0] in data:
+                    (_, what), self._armed = self._armed, None
+                    self.lost += 1
+                    if what == "answer":
+                        client.shutdown(socket.SHUT_RDWR)
+                        server.sendall(data)
+                        server.recv(1 << 16)  # it has been carried out when it is answered
+                    break
+                server.sendall(data)
+        except OSError:
+            pass
+        finally:
+            _cut(client, server)
+
+    def _to_client(self, client: socket.socket, server: socket.socket) -> None:
+        try:
+            while data := server.recv(1 << 16):
+                client.sendall(data)
+        except OSError:
+            _cut(client, server)
+
+    def refuse(self) -> None:
+        """Take no new connection."""
+        _cut(self._listener)  # closing alone would leave the thread inside `accept`
+        self._listener.close()
+
+    def close(self) -> None:
+        self.refuse()
+        for pair in self._pairs:
+            _cut(*pair)
+            for end in pair:
+                end.close()
+
+
+def _cut(*ends: socket.socket) -> None:
+    for end in ends:
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            continue
