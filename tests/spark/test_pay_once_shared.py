@@ -1,0 +1,79 @@
+"""pay_once with a ledger in PostgreSQL: two jobs share slots, secrets stay secret."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+from tests.postgres_server import PASSWORD, PostgresServer
+from tests.spark import paid_provider
+from tests.spark.paid_provider import Provider
+
+from holdfast import Limits, pay_once
+from holdfast.errors import LedgerMismatch, LedgerRefused, from_text
+from holdfast.ledger.postgres.ledger import PostgresLedger
+
+cloudpickle.register_pickle_by_value(paid_provider)  # type: ignore[no-untyped-call] # PySpark types none of it
+ROWS = 60
+
+
+def test_two_jobs_at_once_share_slots(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """Two jobs, made apart, ask for the same rows in opposite orders at the same time."""
+    url = postgres.new_url()
+    provider = Provider(tmp_path / "calls.log", delay_s=0.02)
+
+    def job(descending: bool) -> dict[int, str]:
+        step = pay_once(
+            provider,
+            name="ask",
+            key="id",
+            returns="answer string",
+            ledger=url,
+            version="1",
+            limits=Limits(max_in_flight=4, intent_ahead=4, rate_per_s=500.0),
+        )
+        rows = spark.range(ROWS).repartition(2)
+        ordered = rows.sortWithinPartitions("id", ascending=not descending)
+        return {row["id"]: row["answer"] for row in ordered.transform(step).collect()}
+
+    with ThreadPoolExecutor(2) as pool:
+        got = list(pool.map(job, (False, True)))
+    assert got == [{n: f"answer {n}" for n in range(ROWS)}] * 2
+    assert provider.calls() == Counter({str(n): 1 for n in range(ROWS)})
+    ledger = PostgresLedger(url)
+    totals = ledger.totals(ledger.step("ask", {}, on_change="keep").id)
+    assert (totals.calls, totals.open) == (ROWS, 0)
+    ledger.close()
+
+
+def test_errors_of_the_server_reach_the_driver_without_a_password(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    provider = Provider(tmp_path / "calls.log")
+    url = postgres.new_url()
+
+    def step(ledger: str) -> DataFrame:
+        paid = pay_once(
+            provider, name="ask", key="id", returns="answer string", ledger=ledger, version="1"
+        )
+        return spark.range(2).transform(paid)
+
+    with pytest.raises(LedgerRefused) as refused:
+        step(url.replace(PASSWORD, "canary-wrong"))
+    assert "canary" not in str(refused.value)
+    out = step(url)
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("UPDATE holdfast_ledger_meta SET ledger = 'another'")
+    with pytest.raises(PythonException) as caught:
+        out.collect()
+    assert isinstance(from_text(str(caught.value)), LedgerMismatch)
+    assert PASSWORD not in str(caught.value)
+    assert provider.calls() == Counter()
