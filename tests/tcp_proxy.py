@@ -18,11 +18,14 @@ class Proxy:
         self.port = int(self._listener.getsockname()[1])
         self._armed: tuple[bytes, Lose] | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._silenced: set[socket.socket] = set()
+        self._hung_up = threading.Event()
         self.lost = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_next(self, text: bytes, what: Lose) -> None:
         """Cut the connection at the next message of a client that has `text` in it."""
+        self._hung_up.clear()
         self._armed = (text, what)
 
     def _accept(self) -> None:
@@ -44,9 +47,12 @@ class Proxy:
                     (_, what), self._armed = self._armed, None
                     self.lost += 1
                     if what == "answer":
-                        client.shutdown(socket.SHUT_RDWR)
+                        # All answers are swallowed until the server, which hears that nothing
+                        # more will come, has done everything it was told and hung up.
+                        self._silenced.add(server)
                         server.sendall(data)
-                        server.recv(1 << 16)  # it has been carried out when it is answered
+                        server.shutdown(socket.SHUT_WR)
+                        self._hung_up.wait()
                     break
                 server.sendall(data)
         except OSError:
@@ -57,7 +63,10 @@ class Proxy:
     def _to_client(self, client: socket.socket, server: socket.socket) -> None:
         try:
             while data := server.recv(1 << 16):
-                client.sendall(data)
+                if server not in self._silenced:
+                    client.sendall(data)
+            if server in self._silenced:
+                self._hung_up.set()
         except OSError:
             _cut(client, server)
 

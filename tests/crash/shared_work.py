@@ -145,12 +145,12 @@ def after_recovery(state: Path) -> None:
 
 
 def zombie(url: str, log: Path, gate: Path) -> None:
-    """Buy a, b, c one by one; the first call waits until the gate is opened. Exit 3: fenced."""
+    """Buy a, b, c, d one by one; the second call waits for the gate. Exit 3: fenced."""
     ledger = PostgresLedger(url, takeover_s=TAKEOVER_S)
 
     def ask(key: str) -> str:
         append_line(log, key)
-        if key == "a":
+        if key == "b":
             with gate.open() as opened:
                 opened.read()
         return "zombie"
@@ -158,7 +158,7 @@ def zombie(url: str, log: Path, gate: Path) -> None:
     step = make_step(ledger)
     asker = Asker(ask, lambda v: str(v).encode(), "step", ledger.id, Policy())
     caller = Caller(ledger, asker, limits=Limits(max_in_flight=1, intent_ahead=4), budget=Limit())
-    asked = [Pending(make_slot(step, key), key) for key in "abc"]
+    asked = [Pending(make_slot(step, key), key) for key in "abcd"]
     try:
         list(caller.answers([asked]))
     except Fenced:

@@ -56,7 +56,7 @@ def test_a_stopped_owner_is_replaced_and_changes_nothing(
         cwd=Path(__file__).parents[2],
     )
     try:
-        writing = os.open(gate, os.O_WRONLY)  # returns when the zombie is in its first call
+        writing = os.open(gate, os.O_WRONLY)  # returns when the zombie is in its second call
         os.kill(zombie.pid, signal.SIGSTOP)
         ledger = PostgresLedger(url, takeover_s=shared_work.TAKEOVER_S)
         step = make_step(ledger)
@@ -68,19 +68,20 @@ def test_a_stopped_owner_is_replaced_and_changes_nothing(
 
         asker = Asker(ask, lambda v: str(v).encode(), "step", ledger.id, Policy())
         caller = Caller(ledger, asker, limits=Limits(), budget=Limit())
-        slots = [make_slot(step, key) for key in "abc"]
+        slots = [make_slot(step, key) for key in "abcd"]
+        assert ledger.lookup([slots[3].hash]).open, "the zombie has not claimed ahead"
         chunks = [[Pending(slot, slot.key) for slot in slots]]
         answers = [answer for taken in caller.answers(chunks) for answer in taken]
-        assert [answer.outcome.answer for answer in answers] == [b"successor"] * 3
+        assert [answer.outcome.answer for answer in answers] == [b"zombie"] + [b"successor"] * 3
         os.kill(zombie.pid, signal.SIGCONT)
         os.close(writing)  # its call returns
         assert zombie.wait(30) == 3, "the zombie was not fenced"
     finally:
         zombie.kill()
         zombie.wait()
-    assert lines(log) == ["a"], "the zombie called the provider after it was replaced"
-    assert asked == {"a": 1, "b": 1, "c": 1}
-    outcomes = ledger.lookup([slot.hash for slot in slots]).outcomes.values()
+    assert lines(log) == ["a", "b"], "the zombie called the provider after it was replaced"
+    assert asked == {"b": 1, "c": 1, "d": 1}
+    outcomes = ledger.lookup([slot.hash for slot in slots[1:]]).outcomes.values()
     assert {outcome.answer for outcome in outcomes} == {b"successor"}
     ledger.close()
     with psycopg.connect(url) as connection:

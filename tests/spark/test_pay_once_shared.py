@@ -54,6 +54,28 @@ def test_two_jobs_at_once_share_slots(
     ledger.close()
 
 
+@pytest.mark.slow
+def test_a_killed_python_worker(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """The retried task waits until its predecessor counts as dead, and asks what is in doubt."""
+    provider = Provider(tmp_path / "calls.log", delay_s=0.02, kill_at=20)
+    step = pay_once(
+        provider,
+        name="ask",
+        key="id",
+        returns="answer string",
+        ledger=postgres.new_url(),
+        version="1",
+        limits=Limits(max_in_flight=4, intent_ahead=4),
+    )
+    rows = spark.range(0, ROWS, 1, 2).transform(step).collect()
+    assert {row["id"]: row["answer"] for row in rows} == {n: f"answer {n}" for n in range(ROWS)}
+    calls = provider.calls()
+    assert set(calls) == {str(n) for n in range(ROWS)}
+    assert sum(calls.values()) - ROWS <= 4 + 4, "more than the killed task's window was repeated"
+
+
 def test_errors_of_the_server_reach_the_driver_without_a_password(
     spark: SparkSession, postgres: PostgresServer, tmp_path: Path
 ) -> None:

@@ -218,13 +218,14 @@ class Caller:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End the task with an error."""
-        # Nobody may wait for slots that this process will never settle.
-        self._ledger.abandon()
+        """End the task with the first error; others come of it."""
         with self._for_task:
             self._fatal = self._fatal or (
                 error if isinstance(error, HoldfastError) else InvariantViolated(repr(error))
             )
+        # Nobody may wait for slots that this process will never settle.
+        self._ledger.abandon()
+        with self._for_task:
             for condition in (self._for_task, self._for_driver, self._for_settler):
                 condition.notify()
         if self._runner is not None:

@@ -153,7 +153,7 @@ class Server:
                 self._address.url,
                 client_encoding="utf8",
                 connect_timeout=_CONNECT_S,
-                application_name="holdfast ledger",
+                fallback_application_name="holdfast ledger",
                 # A half-open connection is noticed in a minute, not in two hours.
                 keepalives_idle=20,
                 keepalives_interval=10,

@@ -27,7 +27,14 @@ from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import os_errors
 from holdfast._base.invariant import invariant
-from holdfast.errors import Damaged, Fenced, HoldfastError, LedgerMismatch, StorageFailed
+from holdfast.errors import (
+    Damaged,
+    Fenced,
+    HoldfastError,
+    LedgerMismatch,
+    LedgerUnreachable,
+    StorageFailed,
+)
 from holdfast.ledger.contract import (
     Claim,
     DeadLetter,
@@ -222,7 +229,12 @@ class PostgresLedger:
                 return done[0]
 
             sent_s = self._clock.monotonic_s()
-            result = self._server.transact(fenced)
+            try:
+                result = self._server.transact(fenced)
+            except LedgerUnreachable:
+                # Nobody can say whether it was committed: this owner cannot go on from here.
+                self.abandon()
+                raise
             self._turns += 1
             self._sure_at_s = max(self._sure_at_s, sent_s)
             return result

@@ -22,7 +22,6 @@ _SUMS = """SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(spent), 0)::bigi
   coalesce(sum(bought), 0)::bigint, coalesce(sum(parked), 0)::bigint,
   coalesce(sum(failed), 0)::bigint FROM holdfast_ledger_tally WHERE step = %s"""
 
-_FIND_STEP = "SELECT 1 FROM holdfast_ledger_step WHERE id = %s"
 _LOCK_STEP = "SELECT 1 FROM holdfast_ledger_step WHERE id = %s FOR NO KEY UPDATE"
 """NO KEY: a full lock would also stop claims without a budget, at the check of their foreign key,
 when they already hold new slots that the locker may want."""
@@ -38,9 +37,8 @@ _ADD = """INSERT INTO holdfast_ledger_tally AS t
 
 def room(sql: Sql, step: int, limit: Limit) -> Room:
     """Return what a step may still ask. With a cap, other claims under it wait from here on."""
-    capped = limit.calls is not None or limit.cost_micros is not None
-    found = sql.one(_LOCK_STEP if capped else _FIND_STEP, (step,))
-    invariant(found is not None, f"a claim for the unknown step {step}")
+    if limit.calls is not None or limit.cost_micros is not None:
+        invariant(sql.one(_LOCK_STEP, (step,)) is not None, f"step {step} is unknown")
     calls, spent, reserved, dearest, *_ = _sums(sql, step)
     return Room(step, limit, calls, spent, reserved, max(limit.each_micros, dearest))
 
