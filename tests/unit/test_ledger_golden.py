@@ -46,7 +46,12 @@ SETTLED = [
     outcome("bad", Status.FAILED, reason="refused", dead_letter=True),
 ]
 """Compacted into Parquet, one answer in a blob."""
-RECORDED = [outcome("recorded", Status.BOUGHT, b"in a segment", attempts=2, cost_micros=5)]
+RECORDED = [
+    outcome("recorded", Status.BOUGHT, b"in a segment", attempts=2, cost_micros=5),
+    outcome("recorded large", Status.BOUGHT, LARGE[:-1]),
+    outcome("recorded parked", Status.PARKED, reason="unknown"),
+    outcome("recorded bad", Status.FAILED, reason="never", dead_letter=True),
+]
 """In the segment of an owner that died, and that SQLite does not know yet."""
 IN_DOUBT = ["open"]
 """Claimed by it, and nothing more."""
@@ -62,7 +67,7 @@ def make(path: Path) -> None:
     ledger.close()
     ledger = FileLedger(f"file://{path}", clock=clock)
     ledger.compact()
-    claim(ledger, [slot("recorded"), slot("open")])
+    claim(ledger, [*(one.slot for one in RECORDED), slot("open")])
     ledger.settle(RECORDED)
     ledger.abandon()
     ledger._database.close()
@@ -124,9 +129,12 @@ def test_today_reads_format_1(tmp_path: Path) -> None:
         }
         ledger.compact()
     totals = ledger.totals(STEP.id)
-    assert (totals.calls, totals.spent_micros, totals.in_doubt) == (6, 5005, 1)
-    assert totals.settled == {Status.BOUGHT: 3, Status.PARKED: 1, Status.FAILED: 1}
-    assert list(ledger.dead_letters(STEP.id)) == [DeadLetter(STEP.id, "bad", "refused", WALL_MS)]
+    assert (totals.calls, totals.spent_micros, totals.in_doubt) == (9, 5005, 1)
+    assert totals.settled == {Status.BOUGHT: 4, Status.PARKED: 2, Status.FAILED: 2}
+    assert list(ledger.dead_letters(STEP.id)) == [
+        DeadLetter(STEP.id, "bad", "refused", WALL_MS),
+        DeadLetter(STEP.id, "recorded bad", "never", WALL_MS),
+    ]
     assert claim(ledger, [slot("open")]).attempts == {slot("open").hash: 2}
     ledger.close()
 
