@@ -164,6 +164,17 @@ def test_settled_every_bit_flip(tmp_path: Path) -> None:
             read_hashes(path, layout)
 
 
+def test_settled_cut_at_every_byte(tmp_path: Path) -> None:
+    """A settled file that is shorter than its layout says is damage, wherever it ends."""
+    path = tmp_path / "s.parquet"
+    layout = write_settled(path, [table_of([entry(n) for n in range(3)])])
+    data = path.read_bytes()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        with pytest.raises(Damaged):
+            read_hashes(path, layout)
+
+
 def test_settled_layout_and_lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.ledger.settled.GROUP_ROWS", 10)
     path = tmp_path / "s.parquet"
