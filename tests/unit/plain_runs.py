@@ -23,6 +23,7 @@ from holdfast.intake.listing import list_tables
 from holdfast.store.contract import Store
 from holdfast.store.rows import Run
 from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.pages import load_checksums
 from holdfast.testing.plain import PlainExecutor
 
 Before = Callable[[BatchWork | SeriesWork], None]
@@ -137,8 +138,8 @@ def rows_of(root: Path, *, apart: tuple[str, ...] = ("lease",)) -> dict[str, lis
 
 
 def alter_store(root: Path, *statements: str) -> None:
-    """Change the store behind everyone's back, as damage would."""
-    connection = apsw.Connection(str(root / "state" / "store.sqlite3"))
+    """Change the store behind everyone's back, with pages that fit their checksums."""
+    connection = apsw.Connection(str(root / "state" / "store.sqlite3"), vfs=load_checksums())
     try:
         for statement in statements:
             connection.execute(statement)

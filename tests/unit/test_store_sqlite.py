@@ -26,7 +26,8 @@ from holdfast.errors import (
 )
 from holdfast.log.contract import Record
 from holdfast.store.references import chunk_of, reference_to
-from holdfast.store.sqlite import SqliteStore, schema
+from holdfast.store.sqlite import SqliteStore, connection, schema
+from holdfast.store.sqlite.pages import load_checksums
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.expect import run_threads
 from holdfast.testing.store_samples import RUN, Scene, bind, chunk, new_run
@@ -43,8 +44,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def raw(path: Path, *statements: str) -> None:
-    """Change the file behind the store's back."""
-    database = apsw.Connection(str(path))
+    """Change the file behind the store's back, with pages that fit their checksums."""
+    database = apsw.Connection(str(path), vfs=load_checksums())
     for statement in statements:
         database.execute(statement)
     database.close()

@@ -15,6 +15,7 @@ from holdfast.errors import (
     Damaged,
     DependencyMissing,
     DiskFull,
+    HoldfastError,
     InvariantViolated,
     StorageFailed,
     UsageInvalid,
@@ -51,8 +52,9 @@ def sqlite_errors(path: str, *, what: str) -> Iterator[None]:
     except apsw.BusyError as error:
         text = f"another process holds the {what} for too long; see which one, and end it"
         raise StorageFailed(path=path, error=text) from error
+    except apsw.IOError as error:
+        raise _io_error(path, what, error) from error
     except (
-        apsw.IOError,
         apsw.CantOpenError,
         apsw.ReadOnlyError,
         apsw.PermissionsError,
@@ -68,3 +70,15 @@ def sqlite_errors(path: str, *, what: str) -> Iterator[None]:
         ) from error
     except apsw.Error as error:
         raise InvariantViolated(what=f"{path}: {type(error).__name__}: {error}") from error
+
+
+def _io_error(path: str, what: str, error: apsw.IOError) -> HoldfastError:
+    match getattr(error, "extendedresult", 0):
+        case apsw.SQLITE_IOERR_SHMSIZE:
+            # The log's index is a small file, which only a full disk refuses its size.
+            return DiskFull(path=path)
+        case apsw.SQLITE_IOERR_DATA:
+            found = f"the {what}'s database is damaged (a page fails its checksum)"
+            return Damaged(path=path, what=found)
+        case _:
+            return StorageFailed(path=path, error=str(error))

@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from holdfast._base.files import os_errors
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork, Source
 from holdfast.engine.graph import NodeKind
 from holdfast.engine.spec import OutputKind
@@ -154,8 +155,9 @@ def _read_lines(path: Path) -> Rows:
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    path.parent.mkdir(parents=True)
-    path.write_text("".join(f"{line}\n" for line in lines))
+    with os_errors(path):
+        path.parent.mkdir(parents=True)
+        path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def _csv_line(values: list[Any]) -> str:

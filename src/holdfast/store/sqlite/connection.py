@@ -9,6 +9,7 @@ Invariants:
   child: a child has none of the parent's file locks, but SQLite's memory, copied by the fork,
   says that it has them. The same memory would mislead a connection that the child opens anew to
   the same file, so that is refused too. Open the store in the child alone, or spawn the child.
+* Every page of the file carries a checksum (`pages`), compared whenever it is read.
 * The database file is never opened by Python: closing it would drop SQLite's locks on it.
 
 Crash points: `store.transaction.before`, `store.transaction.after`.
@@ -31,6 +32,7 @@ from holdfast._base.invariant import invariant
 from holdfast._base.sqlite import sqlite_errors
 from holdfast.config import Config
 from holdfast.errors import StorageFailed, UsageInvalid
+from holdfast.store.sqlite.pages import CHECKSUM_BYTES, load_checksums
 
 _CACHE_KIB = 16 * 1024
 """16 MiB of pages per connection. Smaller: appends to a large topic read index pages again.
@@ -75,7 +77,10 @@ class Database:
         status = path.stat()
         identity = (status.st_dev, status.st_ino)
         return cls(
-            f"{path.absolute().as_uri()}?mode=rw", label=str(path), identity=identity, config=config
+            f"{path.absolute().as_uri()}?mode=rw&vfs={load_checksums()}",
+            label=str(path),
+            identity=identity,
+            config=config,
         )
 
     @classmethod
@@ -120,7 +125,10 @@ class Database:
         connection.set_busy_timeout(int(self._wait_s * 1000))
         connection.pragma("page_size", _PAGE_BYTES)
         if self._identity is not None:
+            connection.reserve_bytes("main", CHECKSUM_BYTES)
             connection.pragma("journal_mode", "wal")
+            if str(connection.pragma("checksum_verification")) != "1":
+                raise Damaged(path=self.label, what="the store's pages have no checksums")
         connection.pragma("synchronous", "full")
         connection.pragma("foreign_keys", "on")
         connection.pragma("trusted_schema", "off")
@@ -178,6 +186,14 @@ class Database:
             finally:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
+
+    def gather(self) -> None:
+        """Copy the log into the database file, durably: the file alone is then the whole store.
+
+        Closing does so too, but says nothing if it could not.
+        """
+        with named_errors(self.label):
+            self.connection().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def close(self) -> None:
         """Close every thread's connection. Later calls are refused; a second close does nothing."""

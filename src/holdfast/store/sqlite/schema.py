@@ -269,18 +269,21 @@ def migrate(connection: apsw.Connection) -> None:
 def create_file(path: Path, config: Config) -> None:
     """Make the store file `path`, complete and durable, unless somebody else does it first.
 
-    1. The tables are made under a temporary name; closing checkpoints and fsyncs that file.
-       Crash before the link: a temporary file remains, which the next opening removes.
+    1. The tables are made under a temporary name, and copied out of the log of that name, which
+       the link would leave behind. Crash before the link: temporary files remain, which the next
+       opening removes.
     2. `link(2)` gives it its name, unless that is taken.
     3. The directory is fsynced. Crash before: the store is there as a whole, or not at all.
     """
     make_directories(path.parent)
     temporary = path.with_name(f"{_temporary_prefix(path)}{fresh_token()}")
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    database = Database.file(temporary, config)
+    database.label = str(path)
     try:
-        database = Database.file(temporary, config)
         with database.transaction() as connection:
             migrate(connection)
+        database.gather()
         database.close()
         os.link(temporary, path)
     except (HoldfastError, FileExistsError, FileNotFoundError):
@@ -288,7 +291,10 @@ def create_file(path: Path, config: Config) -> None:
         if not path.exists():
             raise
     finally:
-        temporary.unlink(missing_ok=True)
+        database.close()
+        for leftover in path.parent.glob(f"{temporary.name}*"):
+            # Its log too: on a full disk each try would leave one, and leave less room.
+            leftover.unlink(missing_ok=True)
     fsync_file(path.parent)
 
 
