@@ -390,7 +390,7 @@ def test_a_changed_schema_is_refused_by_name(spark: SparkSession, tmp_path: Path
 
     with pytest.raises(StateMismatch) as caught:
         other.run(spark, inputs=inputs, state=tmp_path / "s")
-    assert caught.value.what == "input sales changed"
+    assert caught.value.what == "input sales changed since this run began"
 
 
 def test_inputs_must_name_declared_tables(spark: SparkSession, tmp_path: Path) -> None:

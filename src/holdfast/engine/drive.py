@@ -26,7 +26,7 @@ from holdfast.engine.loop import Engine
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import Held
 from holdfast.errors import RunFailed, StateMismatch, UsageInvalid
-from holdfast.intake.bind import bind_files, check_unchanged
+from holdfast.intake.bind import bind_files, check_heads, check_unchanged
 from holdfast.intake.tables import TableSpec
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.store.contract import Store
@@ -132,10 +132,13 @@ def _work(
 ) -> None:
     """Take a run from its inputs to its committed results.
 
-    Every stage of a new run is built on no rows before there is a run: a mistake that is found
-    then leaves nothing behind, and the same state serves the corrected pipeline.
+    The files of a new run are looked at, and every stage is built on no rows, before there is a
+    run: a mistake that is found then leaves nothing behind, and the same state serves the
+    corrected file or pipeline.
     """
     _refuse_overwriting(given, out)
+    if is_new:
+        check_heads(given.files, [table for table in watched.spec.tables if not table.produced])
     run_id = run_id_of(watched.spec)
     doing = executor()
     try:
@@ -157,7 +160,7 @@ def open_run(store: Store, spec: PipelineSpec, root: Path) -> Run:
     run_id = run_id_of(spec)
     for run in store.list_runs():
         if run.pipeline != spec.name:
-            what = f"it belongs to pipeline {run.pipeline}, not {spec.name}: that changed"
+            what = f"it holds a run of pipeline {run.pipeline}, not of {spec.name}"
             raise StateMismatch(state=str(root), what=what)
     senders = tuple(
         SenderDecl(table.name, sender, table.segment, table.whole, table.produced)
@@ -171,7 +174,7 @@ def open_run(store: Store, spec: PipelineSpec, root: Path) -> Run:
     crashpoint("intake.create.after")
     run = next(run for run in store.list_runs() if run.run_id == run_id)
     if changed := changes(run.fingerprint, spec.fingerprint):
-        raise StateMismatch(state=str(root), what=changed)
+        raise StateMismatch(state=str(root), what=f"{changed} since this run began")
     return run
 
 

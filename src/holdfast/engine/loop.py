@@ -35,7 +35,7 @@ from holdfast.engine.manifest import seal, verify_sources
 from holdfast.engine.spec import OutputKind, OutputSpec, PipelineSpec, SegmentSpec, SeriesSpec
 from holdfast.engine.state import Held
 from holdfast.engine.sweep import sweep
-from holdfast.errors import Damaged, HoldfastError, RunFailed, RunStopped
+from holdfast.errors import Damaged, HoldfastError, InputChanged, RunFailed, RunStopped
 from holdfast.log.contract import QueueBackend
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
 from holdfast.store.references import chunk_of
@@ -226,9 +226,12 @@ class Engine:
         self._heed_stop(works[0])
         attempts = [self._begin(work) for work in works]
         wanted = [self._series_work(*one) for one in zip(works, attempts, strict=True)]
-        with _verified(*(sources for one in wanted for sources in one.pins.values())):
-            outcomes = self._executor.run_series(wanted)
-            crashpoint("engine.series.after")
+        try:
+            with _verified(*(sources for one in wanted for sources in one.pins.values())):
+                outcomes = self._executor.run_series(wanted)
+                crashpoint("engine.series.after")
+        except InputChanged as error:
+            raise self._damage_or(error) from error
         failed = []
         for work, attempt, outcome in zip(works, attempts, outcomes, strict=True):
             if isinstance(outcome, HoldfastError):
@@ -252,8 +255,15 @@ class Engine:
     def _plan_series(self, run_id: RunId, series: SeriesSpec) -> Plan:
         return planning.plan_series(run_id, self._fingerprint, series.name)
 
+    def _damage_or(self, error: HoldfastError) -> HoldfastError:
+        """Return the error; but a stored file that changed is damaged: no sender did that."""
+        if isinstance(error, InputChanged) and self._directory.root in Path(error.path).parents:
+            return Damaged(path=error.path, what=f"a stored file {error.what}")
+        return error
+
     def _count_failure(self, work: Work, attempt: int, error: HoldfastError) -> None:
         """Record a failed attempt; return only if the work is to be tried again."""
+        error = self._damage_or(error)
         verdict = judge(error, replaceable=self._executor.replaceable)
         if verdict is Verdict.RAISE:
             raise error

@@ -31,7 +31,8 @@ class StateMismatch(CallerError):
 
     code: ClassVar[str] = "STATE_MISMATCH"
     template: ClassVar[str] = (
-        "{state}: {what} since this run began. Undo the change, or use a new state directory."
+        "{state}: {what}. Nothing was changed; go back to what it was made with, or use a new"
+        " state directory."
     )
     state: str
     what: str

@@ -18,7 +18,7 @@ from holdfast.config import Config
 from holdfast.errors import InputChanged
 from holdfast.intake.ddl import column_names
 from holdfast.intake.parquet import check_alike, check_columns
-from holdfast.intake.split import Piece, split_file
+from holdfast.intake.split import Piece, check_head, split_file
 from holdfast.intake.tables import TableSpec
 from holdfast.store.contract import BarrierRule, IntakeStore
 from holdfast.store.rows import Chunk, ChunkKind, End, Fence
@@ -45,6 +45,14 @@ def bind_files(
     crashpoint("intake.bind.before")
     store.bind_inputs(fence, run_id, chunks, ends, barrier)
     crashpoint("intake.bind.after")
+
+
+def check_heads(files: Mapping[str, Sequence[Path]], tables: Sequence[TableSpec]) -> None:
+    """Look at the beginning of every file: a wrong header is told before Spark is started."""
+    for table in tables:
+        columns = column_names(table.schema) if table.schema else []
+        for path in files.get(table.name, ()):
+            check_head(path, table, columns)
 
 
 def list_chunks(

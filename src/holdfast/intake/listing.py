@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from holdfast.errors import UsageInvalid
+from holdfast.intake import compressed
 from holdfast.intake.tables import TableSpec
 
 EXTENSIONS = {
@@ -25,7 +26,6 @@ EXTENSIONS = {
 }
 """By format; binaryFile has none, because any file is one."""
 
-_COMPRESSED = (".gz", ".zst", ".bz2")
 _HIDDEN = (".", "_")
 
 
@@ -45,12 +45,12 @@ def list_tables(
         owner = belongs_to(relative, wanted)
         if owner is not None:
             found[owner].append(path.absolute())
-        elif _is_compressed_input(relative, wanted):
-            raise UsageInvalid(what=f"{path} is compressed", remedy="Decompress it first.")
+        elif method := _compressed_input(relative, wanted):
+            raise compressed.refusal(path, method)
         elif not ignore_unknown:
             raise UsageInvalid(
                 what=f"{path} belongs to none of the tables {_names(wanted)}",
-                remedy="Move it away, or name it after its table.",
+                remedy="Move it away, name it after its table, or give --ignore-unknown.",
             )
     for table in wanted:
         if not found[table.name] and not table.optional:
@@ -79,11 +79,10 @@ def _owns(table: TableSpec, relative: PurePosixPath) -> bool:
     return inside and len(relative.parts) == 2
 
 
-def _is_compressed_input(relative: PurePosixPath, tables: Iterable[TableSpec]) -> bool:
-    """Tell whether the file would belong to a table if it were not compressed."""
-    return (
-        relative.suffix in _COMPRESSED and belongs_to(relative.with_suffix(""), tables) is not None
-    )
+def _compressed_input(relative: PurePosixPath, tables: Iterable[TableSpec]) -> str | None:
+    """Return how a file is compressed that would belong to a table otherwise."""
+    method = compressed.EXTENSIONS.get(relative.suffix)
+    return method if belongs_to(relative.with_suffix(""), tables) is not None else None
 
 
 def _files_below(directory: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from holdfast._base.files import os_errors, read_pieces
 from holdfast.config import MIB
 from holdfast.errors import BadRows, InputChanged
+from holdfast.intake.compressed import refuse_compressed
 from holdfast.intake.csv_rows import BOM, header_of, last_row_end, line_ends_in
 from holdfast.intake.header import check_header
 from holdfast.intake.tables import TableSpec
@@ -30,6 +31,9 @@ from holdfast.intake.tables import TableSpec
 _ROW_BYTES_MAX = 1 << 30
 """A row must fit into memory, several times over. Without a limit a single quote that is never
 closed would make one row of the rest of any file."""
+
+_HEAD_BYTES = 1 << 16
+"""What `check_head` reads first. A header is shorter; one that is not makes the window grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ def split_file(
     checked against `columns`, names and order.
 
     Raises:
+        UsageInvalid: the file is compressed.
         HeaderWrong: the header is not the declared columns, or not UTF-8.
         BadRows: a row has no end within a length that no row has.
         InputChanged: the file changed while it was read.
@@ -71,13 +76,47 @@ def split_file(
     return pieces
 
 
+def check_head(path: Path, table: TableSpec, columns: Sequence[str]) -> None:
+    """Look at the beginning of a file alone, so that a wrong one is known at once.
+
+    Raises:
+        UsageInvalid, HeaderWrong, BadRows, InputChanged, StorageFailed: as `split_file` does.
+    """
+    is_csv = table.format == "csv"
+    with os_errors(path), FileIO(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        for window in _windows(file, size, _HEAD_BYTES, path, rows=is_csv):
+            _refuse_compressed(window, path, table)
+            if is_csv:
+                _rows_begin(window, size, columns, path=path, table=table.name)
+            return
+
+
+def _refuse_compressed(window: memoryview, path: Path, table: TableSpec) -> None:
+    # A binary file is what it is: it is handed on, not read.
+    if table.format != "binaryFile":
+        refuse_compressed(path, window)
+
+
+def _rows_begin(
+    window: memoryview, size: int, columns: Sequence[str], *, path: Path, table: str
+) -> tuple[str, int]:
+    """Return the checked header, and where rows begin; a byte order mark alone has no header."""
+    line, begin = header_of(window)
+    if begin == len(BOM) == size:
+        return "", begin
+    return check_header(line, columns, path=str(path), table=table), begin
+
+
 def _whole(file: FileIO, facts: os.stat_result, *, path: Path, table: TableSpec) -> list[Piece]:
     # Without bytes a JSON file has no rows, but a Parquet file is damaged and a binary file is a
     # row: those stay a piece, so that whoever reads it says so.
     if facts.st_size == 0 and table.format == "json":
         return []
     state = hashlib.sha256()
-    for window in _windows(file, facts.st_size, MIB, path, rows=False):
+    for number, window in enumerate(_windows(file, facts.st_size, MIB, path, rows=False)):
+        if number == 0:
+            _refuse_compressed(window, path, table)
         state.update(window)
     checksum = state.hexdigest()
     return [Piece(0, facts.st_size, checksum, "", facts.st_size, facts.st_mtime_ns)]
@@ -97,11 +136,9 @@ def _csv_pieces(
     start = 0
     for window in _windows(file, facts.st_size, chunk_bytes, path):
         if not pieces:
-            line, rows_begin = header_of(window)
-            if rows_begin == len(BOM) == facts.st_size:
-                return []
-            header = check_header(line, columns, path=str(path), table=table)
-            if rows_begin == facts.st_size:
+            refuse_compressed(path, window)
+            header, begin = _rows_begin(window, facts.st_size, columns, path=path, table=table)
+            if begin == facts.st_size:
                 return []
         stop = start + len(window)
         checksum = hashlib.sha256(window).hexdigest()

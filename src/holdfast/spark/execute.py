@@ -69,7 +69,7 @@ class SparkExecutor:
     def run_batch(self, work: BatchWork) -> Outcome:
         """Write every output of the segment whose table has chunks in this work."""
         # Around everything: a JVM may die between two jobs too.
-        with working(f"a batch of segment {work.segment}"):
+        with working(f"a batch of segment {work.segment}", work.directory):
             return self._run_batch(work)
 
     def _run_batch(self, work: BatchWork) -> Outcome:
@@ -105,13 +105,13 @@ class SparkExecutor:
             frame = evaluation.partial(output.name)
         else:
             frame = evaluation.frame(output.name)
-        with working(output.name):
+        with working(output.name, work.directory):
             frame.write.parquet(f"{work.directory}/{output.name}")
 
     def _write_bad(self, work: BatchWork, name: str, frame: TableFrame) -> None:
         policy = self._spec.table(name).on_bad_rows
         if frame.bad is not None and policy is BadRowPolicy.QUARANTINE:
-            with working(name):
+            with working(name, work.directory):
                 frame.bad.write.parquet(f"{work.directory}/{BAD_ROWS_PREFIX}{name}")
 
     def run_series(self, works: Sequence[SeriesWork]) -> list[Outcome | HoldfastError]:
@@ -121,7 +121,7 @@ class SparkExecutor:
 
     def _try_series(self, work: SeriesWork) -> Outcome | HoldfastError:
         try:
-            with working(f"result {work.name}"):
+            with working(f"result {work.name}", work.directory):
                 return self._run_series(work)
         except HoldfastError as error:
             return error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,9 @@ from holdfast.errors import HoldfastError, UsageInvalid
 from holdfast.pipeline import Pipeline
 
 BUNDLED = {"coffee": "holdfast.apps.coffee.pipeline:pipe"}
+_NO_SESSION = "SESSION_OR_CONTEXT_NOT_EXISTS"
+"""What PySpark says of, for instance, `udf(f, "int")` where there is no session."""
+_LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
 _REMEDY = "Give a bundled name (coffee), module:object, or a .py file."
 
 
@@ -71,9 +75,21 @@ def _import(name: str) -> ModuleType:
         what = f"{error.filename}:{error.lineno}: {error.msg}"
         raise UsageInvalid(what=what, remedy="Correct the pipeline file.") from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything, or exit
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
-        raise UsageInvalid(what=what, remedy="Correct it, or name another pipeline.") from error
+        text = str(error).rstrip(".")
+        what = f"{_users_line(error)}: {type(error).__name__}: {text}"
+        remedy = "Correct it, or name another pipeline."
+        if _NO_SESSION in text:
+            remedy = "Do that inside a stage: the file is loaded before there is a session."
+        raise UsageInvalid(what=what, remedy=remedy) from error
+
+
+def _users_line(error: BaseException) -> str:
+    """Return "file:line" of the innermost frame that is in no library, or else of the innermost."""
+    frames = traceback.extract_tb(error.__traceback__)
+    libraries = ("<frozen", str(Path(__file__).parent), *map(sysconfig.get_path, _LIBRARIES))
+    own = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}"
 
 
 def _find(module: ModuleType, name: str, reference: str) -> Pipeline:

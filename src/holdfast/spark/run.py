@@ -140,7 +140,7 @@ def _write(held: Held, run_id: RunId, name: str, frame: DataFrame) -> list[Path]
     """Evaluate a frame once, into Parquet files below this epoch's own directory, durable."""
     directory = held.directory.inputs_of(run_id) / name / str(held.fence.epoch)
     make_directories(directory.parent)
-    with working(f"input {name}"):
+    with working(f"input {name}", str(directory)):
         frame.write.mode("overwrite").parquet(str(directory))
     crashpoint("intake.frame.written")
     files = fsync_tree(directory)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from json import loads
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from holdfast._base.files import make_directories
+from holdfast._base.files import make_directories, os_errors
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork
 from holdfast.errors import HoldfastError, InvariantViolated, RunStopped, SparkLost
 from holdfast.spark.load import search_path
@@ -120,9 +120,7 @@ class ChildExecutor:
         if directory := search_path(self._start.pipeline):
             known = environment.get("PYTHONPATH")
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [directory, known]))
-        log = Path(self._start.log)
-        make_directories(log.parent)
-        with theirs, log.open("ab") as errors:
+        with theirs, _opened(Path(self._start.log)) as errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [
                     sys.executable,
@@ -175,3 +173,9 @@ class ChildExecutor:
 
 def _stopped() -> RunStopped:
     return RunStopped(what="stopped before Spark began a batch", resume="Run again.")
+
+
+def _opened(log: Path) -> BinaryIO:
+    with os_errors(log):
+        make_directories(log.parent)
+        return log.open("ab")

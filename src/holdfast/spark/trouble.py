@@ -30,6 +30,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LAST_LINE = re.compile(
     r"^(\w[\w.]*(?:Error|Exception|Warning|Interrupt|Exit)?: .*|\w[\w.]*Error)$"
 )
+_JAVA_CAUSE = re.compile(r"^(?:Caused by)?: (?:\w+\.)*(\w+: .*)$", re.MULTILINE)
 _OURS = (
     str(Path(pyspark.__file__).parent),
     str(Path(holdfast.__file__).parent / "spark"),
@@ -40,6 +41,7 @@ _OURS = (
 )
 _PASSING = ("PYTHON_DATA_SOURCE_ERROR",)
 """Conditions that Spark raises as errors of analysis, and that another attempt may not meet."""
+_FULL = ("No space left on device", "Disk quota exceeded")
 _LOST = (
     "Answer from Java side is empty",
     "SparkContext was shut down",
@@ -58,38 +60,47 @@ def building(name: str) -> Iterator[None]:
     except HoldfastError:
         raise
     except Exception as error:  # a user's function may raise anything
-        if lost := _lost(error):
-            raise lost from error
+        if passing := _full(error, "") or _lost(error):
+            raise passing from error
         where = _user_frame(traceback.format_exception(error)) or "its definition"
         raise StageInvalid(stage=name, where=where, error=_short(error)) from error
 
 
 @contextmanager
-def working(name: str) -> Iterator[None]:
-    """Translate what a Spark job raised."""
+def working(name: str, writing: str = "") -> Iterator[None]:
+    """Translate what a Spark job raised; `writing` is the directory it writes to."""
     try:
         yield
     except HoldfastError:
         raise
     except (AnalysisException, ParseException) as error:
         if error.getCondition() in _PASSING:
-            raise translate(name, error) from error
+            raise translate(name, error, writing) from error
         raise StageInvalid(stage=name, where="its result", error=_short(error)) from error
     except (PySparkException, Py4JError, ConnectionError, OSError, EOFError) as error:
-        raise translate(name, error) from error
+        raise translate(name, error, writing) from error
 
 
-def translate(name: str, error: BaseException) -> HoldfastError:
+def translate(name: str, error: BaseException, writing: str = "") -> HoldfastError:
     """Return our error for what a Spark job raised."""
     text = str(error)
     if found := from_text(text):
         return found
-    if "No space left on device" in text:
-        return DiskFull(path="what Spark writes (see its log)")
-    if lost := _lost(error):
-        return lost
+    if passing := _full(error, writing) or _lost(error):
+        return passing
     where = _user_frame(text.splitlines()) or "the Spark job"
     return StageFailed(stage=name, where=where, error=_short(error))
+
+
+def _full(error: BaseException, writing: str) -> DiskFull | None:
+    text = str(error)
+    if not any(mark in text for mark in _FULL):
+        return None
+    if isinstance(error, PythonException) and (where := _user_frame(text.splitlines())):
+        return DiskFull(path=f"what {where} writes")
+    # Java names no file; what a job writes for itself alone goes elsewhere.
+    own = "temporary files of Spark's (spark.local.dir)"
+    return DiskFull(path=f"{writing} or {own}" if writing else own)
 
 
 def _lost(error: BaseException) -> SparkLost | None:
@@ -115,11 +126,16 @@ def _user_frame(lines: list[str]) -> str | None:
 
 
 def _short(error: BaseException) -> str:
-    """Return the one line of an error that speaks to the user."""
+    """Return the one line of an error that speaks to the user, without its full stop."""
     text = str(error).strip()
+    found = text.splitlines()[0] if text else type(error).__name__
     if isinstance(error, PythonException) or "Traceback (most recent call last)" in text:
-        for line in reversed(text.splitlines()):
-            if _LAST_LINE.match(line.strip()) and not line.strip().startswith("SQLSTATE"):
-                return line.strip()
-    first = text.splitlines()[0] if text else type(error).__name__
-    return first if isinstance(error, PySparkException) else f"{type(error).__name__}: {first}"
+        said = (line.strip() for line in reversed(text.splitlines()))
+        found = next((line for line in said if _LAST_LINE.match(line)), found)
+    elif isinstance(error, Py4JJavaError):
+        # Its first line names a call of ours. The last cause is the one that came first.
+        causes = _JAVA_CAUSE.findall(text)
+        found = causes[-1] if causes else found
+    elif not isinstance(error, PySparkException):
+        found = f"{type(error).__name__}: {found}"
+    return found.rstrip(".")

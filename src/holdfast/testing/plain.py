@@ -138,6 +138,8 @@ def _read_source(source: Source, columns: list[str]) -> Rows:
     path = Path(source.path)
     if source.format == "parquet":  # a durable stage's output, which here is JSON lines
         return _read_lines(path)
+    if not path.is_file():
+        raise InputChanged(path=source.path, what="has vanished")
     data = path.read_bytes()[source.start : source.stop]
     if sha256(data).hexdigest() != source.checksum:
         raise InputChanged(path=source.path, what="was rewritten")
