@@ -94,6 +94,13 @@ def test_every_test_that_is_named_exists() -> None:
     assert missing == []
 
 
+def test_every_case_of_bad_input_is_on_its_page() -> None:
+    page = text_of(DOCS / "internals" / "bad-input.md")
+    for place in ("tests/unit/test_bad_input.py", "tests/spark/test_bad_input.py"):
+        tests = {name for name in names_in(ROOT / place) if name.startswith("test_")}
+        assert tests == {name for name in tests if f"{place}::{name}`" in page}
+
+
 def test_every_source_file_that_is_named_exists() -> None:
     named = re.compile(r"\bsrc/holdfast/[\w./-]*\w")
     missing = [

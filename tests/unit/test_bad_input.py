@@ -229,6 +229,14 @@ def test_a_state_that_is_read_only(tmp_path: Path) -> None:
         assert files_below(tmp_path).keys() == wanted.keys()
 
 
+def test_a_log_of_spark_that_cannot_be_written(command: Command) -> None:
+    command.write("sales.csv", GOOD)
+    command.state.mkdir()
+    (command.state / "logs").write_text("in its place")
+    command.run().failed("STORAGE_FAILED", f"{command.state}/logs: File exists", "Correct that")
+    assert untouched(command)
+
+
 def test_the_state_of_another_pipeline(done: Command) -> None:
     rows = rows_of(done.root)
     (done.root / "shop.py").write_text(SHOP)
