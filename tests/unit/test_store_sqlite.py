@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.log.contract import Record
 from holdfast.store.references import chunk_of, reference_to
-from holdfast.store.sqlite import SqliteStore, connection, schema
+from holdfast.store.sqlite import SqliteStore, schema
 from holdfast.store.sqlite.pages import load_checksums
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.expect import run_threads

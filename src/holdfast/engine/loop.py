@@ -230,8 +230,8 @@ class Engine:
             with _verified(*(sources for one in wanted for sources in one.pins.values())):
                 outcomes = self._executor.run_series(wanted)
                 crashpoint("engine.series.after")
-        except InputChanged as error:
-            raise self._damage_or(error) from error
+        except InputChanged as changed:
+            raise self._damage_or(changed) from changed
         failed = []
         for work, attempt, outcome in zip(works, attempts, outcomes, strict=True):
             if isinstance(outcome, HoldfastError):

@@ -31,7 +31,7 @@ from holdfast._base.ids import fresh_token
 from holdfast._base.invariant import invariant
 from holdfast._base.sqlite import sqlite_errors
 from holdfast.config import Config
-from holdfast.errors import StorageFailed, UsageInvalid
+from holdfast.errors import Damaged, StorageFailed, UsageInvalid
 from holdfast.store.sqlite.pages import CHECKSUM_BYTES, load_checksums
 
 _CACHE_KIB = 16 * 1024
@@ -192,7 +192,7 @@ class Database:
 
         Closing does so too, but says nothing if it could not.
         """
-        with named_errors(self.label):
+        with sqlite_errors(self.label, what="store"):
             self.connection().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def close(self) -> None:
