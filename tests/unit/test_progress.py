@@ -87,7 +87,7 @@ def test_the_current_batch_is_shown_until_it_is_committed_or_fails() -> None:
     story.clock.advance(75)
     assert "batch 1.1: 2 chunks, 2.5 MB, for 1:15" in story.lines()
     story.tell(0, event(EventKind.FAILED_ATTEMPT, "1.1", TableCount("sales", 2, 1), detail="no"))
-    assert story.progress.doing is None
+    assert story.progress.doing == ()
     assert "failed attempts: 1" in story.lines()
     story.tell(0, event(EventKind.STARTED, "1.1", TableCount("sales", 2, 200)))
     story.tell(3, event(EventKind.COMMITTED, "1.1", TableCount("sales", 2, 200)))
@@ -123,6 +123,18 @@ def test_the_view_after_the_barrier() -> None:
     ]
 
 
+def test_results_that_are_computed_side_by_side_are_all_shown() -> None:
+    story = two_tables()
+    for name in ("a", "b", "c"):
+        story.tell(1, event(EventKind.STARTED, name))
+    assert story.lines()[-4:-1] == [
+        f"result {n}, for 0:0{s}" for n, s in zip("abc", (2, 1, 0), strict=True)
+    ]
+    story.tell(0, event(EventKind.COMMITTED, "b"))
+    story.tell(0, event(EventKind.FAILED_ATTEMPT, "c", detail="no"))
+    assert [one.name for one in story.progress.doing] == ["result a"]
+
+
 def test_a_table_that_a_stage_makes_has_no_end_yet() -> None:
     story = two_tables()
     made = TableCount("doubled", 1, 10)
@@ -151,7 +163,7 @@ def test_a_whole_run_as_the_engine_tells_it(tmp_path: Path) -> None:
     assert story.progress.barriers == ("1", "2")
     assert (story.progress.results, story.progress.results_done) == (3, 3)
     assert story.progress.exported == 3
-    assert story.progress.doing is None
+    assert story.progress.doing == ()
 
 
 def test_the_live_view_draws_prints_what_lasts_and_brings_the_cursor_back() -> None:

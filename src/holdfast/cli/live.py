@@ -29,7 +29,7 @@ def render(progress: Progress, now_s: float, *, note: str = "") -> RenderableTyp
     lines: list[RenderableType] = []
     if progress.tables:
         lines.append(_table(progress, now_s))
-    if doing := progress.doing:
+    for doing in progress.doing:
         what = f": {counted(doing.chunks, 'chunk')}, {size_of(doing.size)}" if doing.chunks else ""
         lines.append(Text(f"{doing.name}{what}, for {_clock(now_s - doing.since_s)}"))
     lines += [Text(text) for text in _facts(progress)]

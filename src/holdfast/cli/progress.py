@@ -47,7 +47,8 @@ class Progress:
     """How far a run is, as this process saw it."""
 
     tables: tuple[TableProgress, ...] = ()
-    doing: Doing | None = None
+    doing: tuple[Doing, ...] = ()
+    """A batch; or results, which are computed side by side."""
     rows_before: int = 0
     """Read by former processes."""
     batches: int = 0
@@ -73,16 +74,18 @@ def advance(progress: Progress, event: Event, now_s: float) -> Progress:
             batches, chunks = progress.redone_batches + 1, progress.redone_chunks + event.chunks
             return replace(progress, redone_batches=batches, redone_chunks=chunks)
         case EventKind.STARTED:
-            name = f"{'batch' if is_batch else 'result'} {event.name}"
-            doing = Doing(name, event.chunks, event.size, now_s)
-            return replace(_changed(progress, event, now_s, _begin), doing=doing)
+            doing = Doing(_name(event), event.chunks, event.size, now_s)
+            begun = _changed(progress, event, now_s, _begin)
+            return replace(begun, doing=(*progress.doing, doing))
         case EventKind.COMMITTED if is_batch:
             changed = _changed(progress, event, now_s, _apply)
-            return replace(changed, doing=None, batches=progress.batches + 1)
+            return replace(changed, doing=_others(progress, event), batches=progress.batches + 1)
         case EventKind.COMMITTED:
-            return replace(progress, doing=None, results_done=progress.results_done + 1)
+            done = progress.results_done + 1
+            return replace(progress, doing=_others(progress, event), results_done=done)
         case EventKind.FAILED_ATTEMPT:
-            return replace(progress, doing=None, failures=progress.failures + 1)
+            failures = progress.failures + 1
+            return replace(progress, doing=_others(progress, event), failures=failures)
         case EventKind.BARRIER:
             return replace(progress, barriers=(*progress.barriers, event.name))
         case EventKind.SERIES:
@@ -91,6 +94,15 @@ def advance(progress: Progress, event: Event, now_s: float) -> Progress:
             return replace(progress, exported=progress.exported + 1)
         case _:
             return progress
+
+
+def _name(event: Event) -> str:
+    return f"{'batch' if event.chunks else 'result'} {event.name}"
+
+
+def _others(progress: Progress, event: Event) -> tuple[Doing, ...]:
+    """Return what is under way besides the work that an event is about."""
+    return tuple(one for one in progress.doing if one.name != _name(event))
 
 
 def _standing(count: TableCount) -> TableProgress:
