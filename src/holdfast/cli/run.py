@@ -34,20 +34,16 @@ class Request:
     out: Path
     state: Path
     format: str | None = None
-    master: str | None = None
-    spark_conf: tuple[str, ...] = ()
     shared_state: bool = False
     ignore_unknown: bool = False
-    batch_bytes: int | None = None
-    chunk_bytes: int | None = None
+    config: Config = DEFAULT
     as_json: bool = False
 
 
 def run_command(request: Request) -> None:
     """Run or resume, telling what happens on standard error and what came of it on output."""
     spec = _with_format(load_pipeline(request.pipeline).spec(), request.format)
-    conf = _settings(request.spark_conf)
-    config = _config(request)
+    config = request.config
     _refuse_cluster(request)
     state, out = request.state.resolve(), request.out.resolve()
     say = _Teller(sys.stderr.isatty())
@@ -64,7 +60,7 @@ def run_command(request: Request) -> None:
         def executor() -> ChildExecutor:
             short = say.size <= _SHORT_BYTES
             sys.stderr.write(f"starting Spark; its log is {log}\n")
-            start = Start(request.pipeline, str(log), request.master, conf, short)
+            start = Start(request.pipeline, str(log), config.master, dict(config.spark), short)
             return ChildExecutor(start)
 
         report = drive(held, spec, inputs, executor, out=out, config=config, watch=say)
@@ -84,29 +80,8 @@ def _with_format(spec: PipelineSpec, fmt: str | None) -> PipelineSpec:
     return replace(spec, tables=tables)
 
 
-def _settings(pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageInvalid(what=f"--spark-conf {pair!r}", remedy="Write it as KEY=VALUE.")
-        found[key] = value
-    return found
-
-
-def _config(request: Request) -> Config:
-    config = DEFAULT
-    for name in ("batch_bytes", "chunk_bytes"):
-        value = getattr(request, name)
-        if value is not None and value < 1:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageInvalid(what=f"{flag} {value}", remedy="Give a number of bytes over 0.")
-        config = config if value is None else replace(config, **{name: value})
-    return config
-
-
 def _refuse_cluster(request: Request) -> None:
-    master = request.master or "local"
+    master = request.config.master
     if not master.startswith("local") and not request.shared_state:
         raise ClusterNeedsSharedState(master=master, path=str(request.state))
 
