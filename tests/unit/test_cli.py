@@ -15,6 +15,7 @@ from holdfast.cli.main import main
 
 COMMANDS = [
     ("run",),
+    ("init",),
     ("status",),
     ("verify",),
     ("demo",),

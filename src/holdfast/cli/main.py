@@ -133,6 +133,20 @@ def run(
 
 
 @app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="Name of the project, and of its directory.")],
+    as_json: Json = False,
+) -> None:
+    """Make a project: a pipeline, sample data, a test, a README. It runs as made.
+
+    Example: holdfast init shop
+    """
+    from holdfast.cli.init import init_command
+
+    init_command(name, as_json=as_json)
+
+
+@app.command()
 def status(state: State, as_json: Json = False) -> None:
     """Show runs, tables and batches. Works with everything dead.
 
