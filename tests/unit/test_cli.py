@@ -16,6 +16,7 @@ from holdfast.cli.main import main
 COMMANDS = [
     ("run",),
     ("init",),
+    ("doctor",),
     ("status",),
     ("verify",),
     ("demo",),

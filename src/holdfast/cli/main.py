@@ -147,6 +147,21 @@ def init(
 
 
 @app.command()
+def doctor(
+    state: Annotated[Path, typer.Option(help="Directory that is to hold a run's state.")] = Path(),
+    config: ConfigPath = None,
+    as_json: Json = False,
+) -> None:
+    """Look at this machine: Java, packages, disk, memory, settings. Exit code 1: something is red.
+
+    Example: holdfast doctor --state state
+    """
+    from holdfast.cli.doctor import doctor_command
+
+    doctor_command(state, config, as_json=as_json)
+
+
+@app.command()
 def status(state: State, as_json: Json = False) -> None:
     """Show runs, tables and batches. Works with everything dead.
 

@@ -54,13 +54,18 @@ _CHECKPOINT_PAGES = 2000
 hot pages copied more often. Larger: opening after a crash reads a longer log, readers search it."""
 
 
+def sqlite_version() -> str:
+    """Return the version of the SQLite that `apsw` brings."""
+    return apsw.sqlite_lib_version()
+
+
 def require_sqlite() -> None:
     """Refuse a SQLite that is known to lose data.
 
     Raises:
         DependencyMissing: the SQLite of `apsw` is older than 3.51.3.
     """
-    found = apsw.sqlite_lib_version()
+    found = sqlite_version()
     if tuple(int(part) for part in found.split(".")[:3]) < SQLITE_MIN:
         wanted = ".".join(map(str, SQLITE_MIN))
         raise DependencyMissing(
