@@ -19,7 +19,7 @@ import typer
 from holdfast import config
 from holdfast.cli.main import app
 from holdfast.cli.settings import NAMES, VARIABLES, parse_file, resolve
-from holdfast.cli.words import exact_size
+from holdfast.cli.sizes import exact_size
 from holdfast.config import DEFAULT, RANGES
 from holdfast.spark.settings import Machine, choices
 

@@ -81,6 +81,7 @@ def test_help_of_every_command_has_an_example(shell: Shell, command: tuple[str, 
     ended = shell(*command, "--help")
     assert ended.code == 0
     assert f"Example: holdfast {' '.join(command)}" in ended.out
+    assert "--json" in ended.out
     assert ended.err == ""
 
 
@@ -407,6 +408,16 @@ def test_coffee_refuses_a_scale_that_makes_no_sense(shell: Shell, verb: str, sca
     ended = shell("coffee", verb, "--scale", scale, "--out", "made")
     ended.one_line("USAGE_INVALID", "scale", exit_code=2)
     assert not (shell.root / "made").exists()
+
+
+def test_coffee_answers_in_json_too(shell: Shell) -> None:
+    options = ("--scale", "0.0001", "--json")
+    made = json.loads(shell("coffee", "generate", "--out", "made", *options).out)
+    sizes = [path.stat().st_size for path in (shell.root / "made").iterdir()]
+    assert made == {"out": "made", "files": len(sizes), "bytes": sum(sizes)}
+    told = json.loads(shell("coffee", "oracle", "--out", "right", *options).out)
+    assert told["out"] == "right"
+    assert told["q1_rows"] >= 0
 
 
 def test_coffee_generate_does_not_write_into_a_full_directory(shell: Shell) -> None:

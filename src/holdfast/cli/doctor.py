@@ -20,7 +20,8 @@ from holdfast._base.clock import SystemClock
 from holdfast._base.files import fsync_file, write_temporary
 from holdfast.cli.findings import Facts, Finding, Level, file_system_of, findings_of
 from holdfast.cli.settings import NAMES, Settings, load_settings, resolve
-from holdfast.cli.words import counted, exact_size
+from holdfast.cli.sizes import exact_size
+from holdfast.cli.words import counted
 from holdfast.errors import JavaMissing, StorageFailed, UsageInvalid
 from holdfast.spark.archive import archive_path
 from holdfast.spark.java import Java, find_java

@@ -114,9 +114,7 @@ def run(
     Example: holdfast run coffee --input data --out answers --state state
     """
     from holdfast.cli.run import Request, run_command
-    from holdfast.cli.settings import load_settings
 
-    flags = {"batch_bytes": batch_bytes, "chunk_bytes": chunk_bytes, "master": master}
     run_command(
         Request(
             pipeline=pipeline,
@@ -124,9 +122,13 @@ def run(
             out=out,
             state=state,
             format=format,
+            config_file=config,
+            master=master,
+            spark_conf=tuple(spark_conf or ()),
             shared_state=shared_state,
             ignore_unknown=ignore_unknown,
-            config=load_settings(config, flags, spark_conf or ()).config,
+            batch_bytes=batch_bytes,
+            chunk_bytes=chunk_bytes,
             as_json=as_json,
         )
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast._base.files import os_errors
-from holdfast.config import DEFAULT, Config
+from holdfast.cli.settings import load_settings
+from holdfast.config import Config
 from holdfast.engine.drive import Inputs, RunReport, drive
 from holdfast.engine.events import Event, EventKind
 from holdfast.engine.spec import PipelineSpec
@@ -34,17 +35,21 @@ class Request:
     out: Path
     state: Path
     format: str | None = None
+    config_file: Path | None = None
+    master: str | None = None
+    spark_conf: tuple[str, ...] = ()
     shared_state: bool = False
     ignore_unknown: bool = False
-    config: Config = DEFAULT
+    batch_bytes: str | None = None
+    chunk_bytes: str | None = None
     as_json: bool = False
 
 
 def run_command(request: Request) -> None:
     """Run or resume, telling what happens on standard error and what came of it on output."""
     spec = _with_format(load_pipeline(request.pipeline).spec(), request.format)
-    config = request.config
-    _refuse_cluster(request)
+    config = _config(request)
+    _refuse_cluster(request, config.master)
     state, out = request.state.resolve(), request.out.resolve()
     say = _Teller(sys.stderr.isatty())
     with hold(state, config) as held:
@@ -80,8 +85,12 @@ def _with_format(spec: PipelineSpec, fmt: str | None) -> PipelineSpec:
     return replace(spec, tables=tables)
 
 
-def _refuse_cluster(request: Request) -> None:
-    master = request.config.master
+def _config(request: Request) -> Config:
+    flags = {name: getattr(request, name) for name in ("batch_bytes", "chunk_bytes", "master")}
+    return load_settings(request.config_file, flags, request.spark_conf).config
+
+
+def _refuse_cluster(request: Request, master: str) -> None:
     if not master.startswith("local") and not request.shared_state:
         raise ClusterNeedsSharedState(master=master, path=str(request.state))
 

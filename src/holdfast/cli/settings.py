@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast._base.files import os_errors
-from holdfast.cli.words import parse_size
+from holdfast.cli.sizes import parse_size
 from holdfast.config import RANGES, Config, remedy_of
 from holdfast.errors import UsageInvalid
 
