@@ -14,16 +14,19 @@ from holdfast._base.ids import RunId
 from holdfast.blobs.local import LocalBlobs
 from holdfast.delivery.export import export_checksum, export_path, is_exported
 from holdfast.engine.barrier import is_complete, missing
-from holdfast.engine.state import StateDirectory, look
+from holdfast.engine.state import StateDirectory, look, owner_of
 from holdfast.engine.sweep import orphans
+from holdfast.errors import UsageInvalid
 from holdfast.store.contract import Store
 from holdfast.store.rows import (
+    CLOSED_STATES,
     VOID_STATES,
     ChunkKind,
     File,
     Run,
     RunState,
     SenderProgress,
+    Work,
     WorkKind,
 )
 
@@ -38,6 +41,17 @@ class TableView:
     received: int
     applied: int
     missing: str
+    """Announced and not received, as ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkView:
+    """A batch or result that is planned and not committed."""
+
+    name: str
+    chunks: int
+    attempts: int
+    failures: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +62,16 @@ class RunView:
     pipeline: str
     state: str
     error: str | None
+    """Why the run failed."""
+    last_failure: str | None
+    """What the last failed attempt met, whatever became of the run."""
     created_ms: int
     updated_ms: int
+    """When its state last changed."""
+    barriers: tuple[int, ...]
+    """Segments whose inputs are complete."""
+    segments: int
+    current: tuple[WorkView, ...]
     tables: tuple[TableView, ...]
     batches_planned: int
     batches_committed: int
@@ -69,20 +91,118 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitView:
+    """What the barrier waits for from one sender of one table."""
+
+    table: str
+    sender: str
+    segment: int
+    said_end: bool
+    announced: int | None
+    received: int
+    missing: str
+    """Announced and not received, as ranges."""
+    unapplied: str
+    """Received and not applied, as ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierView:
+    """Whether a run's inputs are complete, and if not, who is missing what."""
+
+    run_id: str
+    pipeline: str
+    state: str
+    created_ms: int
+    updated_ms: int
+    passed: tuple[int, ...]
+    """Segments whose barrier was passed."""
+    segments: int
+    waits: tuple[WaitView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateView:
+    """A state directory: who works in it now, and its runs."""
+
+    owner_pid: int | None
+    runs: tuple[RunView, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """What verify looked at, and what it found."""
 
     runs: int
+    unfinished: int
+    """Runs that are neither DONE nor over: what they still lack is no problem."""
     chunks: int
     files: int
     orphans: int
     findings: tuple[Finding, ...]
 
 
-def describe(root: Path) -> list[RunView]:
-    """Return every run of a state directory."""
+def describe(root: Path, run_id: str | None = None) -> list[RunView]:
+    """Return every run of a state directory, or one of them."""
     with look(root) as (_, store):
-        return [_describe(store, run) for run in store.list_runs()]
+        return [_describe(store, run) for run in _chosen(store, root, run_id)]
+
+
+def survey(root: Path, run_id: str | None = None) -> StateView:
+    """Return the runs of a state directory, and which process works in it now."""
+    return StateView(owner_of(StateDirectory(root.resolve())), tuple(describe(root, run_id)))
+
+
+def _chosen(store: Store, root: Path, run_id: str | None) -> list[Run]:
+    runs = store.list_runs()
+    if run_id is None:
+        return runs
+    known = [run for run in runs if run.run_id == run_id]
+    if not known:
+        ids = ", ".join(run.run_id for run in runs) or "none yet"
+        raise UsageInvalid(what=f"{root} has no run {run_id}", remedy=f"Its runs: {ids}.")
+    return known
+
+
+def barrier(root: Path, run_id: str | None = None) -> BarrierView:
+    """Return what the barrier of a run waits for; of the only run, if none is named.
+
+    Raises:
+        UsageInvalid: there is no such run, or there are several and none is named.
+    """
+    with look(root) as (_, store):
+        runs = _chosen(store, root, run_id)
+        if len(runs) != 1:
+            ids = ", ".join(run.run_id for run in runs)
+            remedy = f"Name one: {ids}." if runs else "Run a pipeline first."
+            raise UsageInvalid(what=f"{root} has {len(runs)} runs", remedy=remedy)
+        (run,) = runs
+        passed = tuple(store.read_barriers(run.run_id))
+        progress = store.read_progress(run.run_id)
+    waiting = [one for one in progress if one.segment not in passed and not is_complete([one])]
+    return BarrierView(
+        run_id=run.run_id,
+        pipeline=run.pipeline,
+        state=run.state,
+        created_ms=run.created_ms,
+        updated_ms=run.updated_ms,
+        passed=passed,
+        segments=run.segments,
+        waits=tuple(_wait(one) for one in waiting) if run.state not in CLOSED_STATES else (),
+    )
+
+
+def _wait(sender: SenderProgress) -> WaitView:
+    return WaitView(
+        table=sender.table,
+        sender=sender.sender,
+        segment=sender.segment,
+        said_end=sender.announced is not None,
+        announced=sender.announced,
+        received=len(sender.received),
+        missing=str(missing(sender)),
+        unapplied=str(sender.received.minus(sender.applied)),
+    )
 
 
 def _describe(store: Store, run: Run) -> RunView:
@@ -95,8 +215,16 @@ def _describe(store: Store, run: Run) -> RunView:
         pipeline=run.pipeline,
         state=run.state,
         error=run.error,
+        last_failure=_last_failure(works),
         created_ms=run.created_ms,
         updated_ms=run.updated_ms,
+        barriers=tuple(store.read_barriers(run.run_id)),
+        segments=run.segments,
+        current=tuple(
+            WorkView(_name(work), len(work.plan.chunks), work.attempts, work.failures)
+            for work in works
+            if not work.committed
+        ),
         tables=tuple(_table(sender) for sender in store.read_progress(run.run_id)),
         batches_planned=len(batches),
         batches_committed=sum(work.committed for work in batches),
@@ -106,6 +234,18 @@ def _describe(store: Store, run: Run) -> RunView:
         rows_read=rows,
         bad_rows=bad,
     )
+
+
+def _name(work: Work) -> str:
+    plan = work.plan
+    return f"result {plan.name}" if plan.name else f"batch {plan.segment}.{work.number}"
+
+
+def _last_failure(works: list[Work]) -> str | None:
+    """Return what a failed attempt met: of a work that is still to be done, else of the last."""
+    failed = [work for work in works if work.error]
+    failed.sort(key=lambda work: not work.committed)
+    return f"{_name(failed[-1])}: {failed[-1].error}" if failed else None
 
 
 def _table(sender: SenderProgress) -> TableView:
@@ -136,7 +276,8 @@ def verify(root: Path, out: Path | None = None) -> Verification:
             chunks += len(store.list_chunks(run.run_id))
             files += len(_files(store, run.run_id))
             left += len(orphans(directory, store, run.run_id))
-        return Verification(len(runs), chunks, files, left, tuple(findings))
+        unfinished = sum(run.state not in CLOSED_STATES for run in runs)
+        return Verification(len(runs), unfinished, chunks, files, left, tuple(findings))
 
 
 def _files(store: Store, run_id: RunId) -> list[File]:
@@ -208,8 +349,7 @@ def _check_pieces(store: Store, run: Run) -> list[str]:
         files = store.read_work_files(work.plan.work_id)
         bound = sum(file.path in of_path for file in files)
         if bound != work.pieces:
-            name = work.plan.name or f"batch {work.plan.segment}.{work.number}"
-            found.append(f"{name} appended {work.pieces} pieces, {bound} are there")
+            found.append(f"{_name(work)} appended {work.pieces} pieces, {bound} are there")
     return found
 
 

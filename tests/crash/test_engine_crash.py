@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.crash.gc_work import (
+    KINDS,
+    check_collected,
+    check_intact,
+    garbage_in,
+    make_littered,
+    run_gc,
+)
 from tests.crash.workloads import (
     check_answers,
     check_failed,
@@ -42,6 +51,21 @@ def test_every_crash_point_and_every_crash_in_its_recovery(name: str, tallies: T
     assert loop.tally.problems == []
     assert loop.tally.cases == len(hits)
     assert loop.tally.pairs > 0
+
+
+def test_gc_killed_anywhere_removes_only_garbage(tmp_path: Path, tallies: Tallies) -> None:
+    """I1, I5: killed at every point of gc, and again in the gc after it: nothing committed goes."""
+    make_littered(tmp_path)
+    assert all(getattr(garbage_in(tmp_path), kind) for kind in KINDS)
+    loop = CrashLoop(partial(run_gc, tmp_path), settle=check_intact, final=check_collected)
+    hits = list(loop.singles())
+    for first in hits:
+        if first.name.startswith("gc.") and first.number == 1:
+            loop.pairs(first, keep=lambda hit: hit.name.startswith("gc."))
+    tallies["engine"].add(loop.tally)
+    assert loop.tally.problems == []
+    assert loop.tally.cases == len(hits)
+    assert loop.tally.pairs > 10
 
 
 def test_every_point_of_the_engine_is_reached(tallies: Tallies) -> None:

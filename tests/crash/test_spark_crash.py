@@ -147,7 +147,7 @@ def kill_first(process: subprocess.Popen[str], wanted: Callable[[psutil.Process]
     """Kill the first descendant that fits, as soon as the second batch has started."""
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("batch 1.2 started"):
+        if " batch 1.2 started" in line:
             break
     while process.poll() is None:
         for child in psutil.Process(process.pid).children(recursive=True):
@@ -193,7 +193,7 @@ def test_a_killed_command_leaves_no_process_behind(data: Path, tmp_path: Path) -
     process = command.start()
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("batch 1.1 committed"):
+        if " batch 1.1 committed" in line:
             break
     family = psutil.Process(process.pid).children(recursive=True)
     assert any("java" in child.name() for child in family)

@@ -280,6 +280,8 @@ def test_quarantine_keeps_bad_rows_aside_and_counts_them(
     pipe = sums_pipeline(format=fmt, on_bad_rows="quarantine")
     report = pipe.run(spark, inputs={"sales": path}, state=tmp_path / "s", out=tmp_path / "o")
     assert report.bad_rows == 2
+    assert list(report.kept_aside) == ["sales"]
+    assert sum(pq.read_table(path).num_rows for path in report.kept_aside["sales"]) == 2
     assert rows_of(tmp_path / "o" / "report.csv") == Counter(
         {("a", "1", "1"): 1, ("c", "3", "1"): 1}
     )

@@ -10,15 +10,19 @@ from pathlib import Path
 
 import pytest
 from tests.unit.plain_runs import flip_byte, run_toy, tiny_pipeline, write_sales
+from tests.unit.test_queries import open_run_with_gaps
 
 from holdfast.cli.main import main
+from holdfast.engine.state import hold
 
 COMMANDS = [
     ("run",),
     ("init",),
     ("doctor",),
     ("status",),
+    ("barrier",),
     ("verify",),
+    ("gc",),
     ("demo",),
     ("coffee", "generate"),
     ("coffee", "oracle"),
@@ -224,6 +228,7 @@ def test_a_pipeline_file_called_like_a_loaded_module_is_not_called_empty(shell: 
         (("--batch-bytes", "0"), ("--batch-bytes 0",)),
         (("--batch-bytes", "-5"), ("--batch-bytes -5",)),
         (("--chunk-bytes", "0"), ("--chunk-bytes 0",)),
+        (("--log-format", "xml"), ("'xml'", "text or json")),
     ],
     ids=str,
 )
@@ -250,7 +255,7 @@ def test_an_option_that_is_no_size_is_refused_with_an_example(shell: Shell) -> N
         (("run", "coffee", "--out", "o", "--state", "s"), ("--input",)),
         (("run", "coffee", "--inptu", "x"), ("--inptu", "--input")),
         (("run", "coffee", "--input"), ("--input", "argument")),
-        (("status", "--state", "s", "more"), ("more", "See: holdfast status --help")),
+        (("verify", "--state", "s", "more"), ("more", "See: holdfast verify --help")),
         (("coffee",), ("missing command", "See: holdfast coffee --help")),
         (("coffee", "generate"), ("--out", "See: holdfast coffee generate --help")),
         (("coffee", "generate", "--out", "o", "--seed", "x"), ("--seed", "integer")),
@@ -344,14 +349,14 @@ def test_a_state_path_that_is_a_file_is_an_error_of_the_machine(shell: Shell) ->
     shell.run("coffee").one_line("STORAGE_FAILED", "state", exit_code=1)
 
 
-@pytest.mark.parametrize("verb", ["status", "verify"])
+@pytest.mark.parametrize("verb", ["status", "barrier", "verify", "gc"])
 def test_questions_about_a_directory_without_state(shell: Shell, verb: str) -> None:
     for place in (".", "missing"):
         shell(verb, "--state", place).one_line("USAGE_INVALID", "no Holdfast state", exit_code=2)
     assert list(shell.root.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["status", "verify"])
+@pytest.mark.parametrize("verb", ["status", "barrier", "verify", "gc"])
 def test_questions_about_a_foreign_file(shell: Shell, verb: str) -> None:
     (shell.root / "store.sqlite3").write_bytes(b"not a database, by far" * 100)
     shell(verb, "--state", ".").one_line("DAMAGED", "store.sqlite3", exit_code=1)
@@ -364,11 +369,67 @@ def test_status_and_verify_of_a_finished_run(shell: Shell) -> None:
     assert told.code == 0
     assert "tiny: DONE" in told.out
     assert "next: holdfast verify --state state" in told.out
-    (view,) = json.loads(shell("status", "--state", "state", "--json").out)
+    told_json = json.loads(shell("status", "--state", "state", "--json").out)
+    assert told_json["owner_pid"] is None
+    (view,) = told_json["runs"]
     assert (view["state"], view["pipeline"]) == ("DONE", "tiny")
     told = shell("verify", "--state", "state", "--out", "out")
     assert (told.code, told.err) == (0, "")
     assert "all is well" in told.out
+
+
+def test_questions_about_a_run_that_is_not_finished(shell: Shell) -> None:
+    """status, barrier and verify in text: what is missing, who works here, what comes next."""
+    run_id = open_run_with_gaps(shell.root)
+    told = shell("status", "--state", "state")
+    assert (told.code, told.err) == (0, "")
+    assert "state: no process works here\n" in told.out
+    assert f"run {run_id} of toy: OPEN\n  created 20" in told.out
+    assert "  sales            5         2        0  2-3, 5\n" in told.out
+    assert told.out.endswith(
+        "next: the same `holdfast run ... --state state` as before resumes it\n"
+    )
+    with hold(shell.root / "state"):
+        told = shell("status", run_id, "--state", "state")
+        assert f"state: process {os.getpid()} works here now\n" in told.out
+        assert told.out.endswith(f"kill -INT {os.getpid()}\n")
+    told = shell("barrier", "--state", "state")
+    assert told.code == 0
+    head, *lines = told.out.splitlines()
+    assert head.startswith(f"run {run_id} of toy: OPEN, open since 20")
+    assert lines == [
+        "barrier of segment 1: waits",
+        "  sales: announced 5, missing 2-3, 5, received and not applied 1, 4",
+        "  sales/b: has not said END, 0 received, received and not applied none",
+        "barrier of segment 2: waits",
+        "  doubled: has not said END, 0 received, received and not applied none",
+        "next: senders send what is missing; then holdfast barrier --state state",
+    ]
+    view = json.loads(shell("barrier", run_id, "--state", "state", "--json").out)
+    assert view["waits"][0]["missing"] == "2-3, 5"
+    shell("barrier", "x", "--state", "state").one_line("USAGE_INVALID", run_id, exit_code=2)
+    told = shell("verify", "--state", "state")
+    assert told.code == 0
+    assert "1 run, 2 chunks, 0 files, 0 orphans (not counted): all is well so far;" in told.out
+    assert "1 run not finished" in told.out
+
+
+def test_the_barrier_of_a_finished_run(shell: Shell) -> None:
+    write_sales(shell.root)
+    run_toy(shell.root, pipeline=tiny_pipeline())
+    told = shell("barrier", "--state", "state").out.splitlines()
+    assert told[1:] == ["the run is over: no barrier waits", "next: holdfast status --state state"]
+
+
+def test_mistakes_are_objects_too_if_lines_of_json_are_asked_for(shell: Shell) -> None:
+    ended = shell.run("coffee", "--log-format", "json", "--chunk-bytes", "0")
+    assert ended.code == 2
+    told = json.loads(ended.err)
+    assert (told["event"], told["code"]) == ("error", "USAGE_INVALID")
+    assert "--chunk-bytes 0" in told["facts"]["what"]
+    (shell.root / "state").write_text("")
+    ended = shell.run("coffee", "--log-format", "json")
+    assert (ended.code, json.loads(ended.err)["code"]) == (1, "STORAGE_FAILED")
 
 
 def test_verify_of_a_damaged_run_exits_with_one_and_names_it(shell: Shell) -> None:
@@ -379,7 +440,7 @@ def test_verify_of_a_damaged_run_exits_with_one_and_names_it(shell: Shell) -> No
     told = shell("verify", "--state", "state", "--out", "out")
     assert told.code == 1
     assert "report.csv" in told.out
-    assert "1 problems" in told.out
+    assert ": 1 problem\n" in told.out
     told = shell("verify", "--state", "state", "--out", "out", "--json")
     assert told.code == 1
     assert len(json.loads(told.out)["findings"]) == 1

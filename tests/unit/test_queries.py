@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from holdfast.engine.barrier import is_complete
 from holdfast.engine.drive import open_run
 from holdfast.engine.executor import BatchWork, SeriesWork
 from holdfast.engine.state import hold
-from holdfast.errors import Damaged, DiskFull, RunFailed, UsageInvalid
-from holdfast.intake.upload import put_chunk
-from holdfast.queries import Verification, describe, verify
-from holdfast.store.rows import Chunk, ChunkKind, RunState
+from holdfast.errors import Damaged, DiskFull, RunFailed, StageFailed, StoreOlder, UsageInvalid
+from holdfast.intake.upload import put_chunk, put_end
+from holdfast.queries import Verification, barrier, describe, survey, verify
+from holdfast.store.rows import Chunk, ChunkKind, End, RunState
+from holdfast.store.sqlite import SqliteStore, schema
 
 TEXT = b"shop,amount\na,1\n"
 
@@ -86,6 +88,119 @@ def test_describe_shows_what_is_missing_of_an_open_run(tmp_path: Path) -> None:
     assert (silent.announced, silent.missing) == (None, "none")
 
 
+def open_run_with_gaps(root: Path) -> str:
+    """Chunks 1 and 4 of 5 are there, one sender is silent, two tables are empty and closed."""
+    with hold(root / "state", SMALL) as held:
+        run = open_run(held.store, make_pipeline().spec(), root)
+        blobs = LocalBlobs(held.directory.blobs)
+        for ordinal in (1, 4):
+            chunk = Chunk("sales", "", Ordinal(ordinal), ChunkKind.BLOB, "", 0, "")
+            put_chunk(held.store, blobs, run.run_id, chunk, [TEXT], barrier=is_complete)
+        for end in (End("sales", "", 5), End("notes", "", 0), End("shops", "", 0)):
+            put_end(held.store, run.run_id, end, is_complete)
+        return run.run_id
+
+
+def test_the_barrier_names_who_is_silent_and_what_is_missing(tmp_path: Path) -> None:
+    run_id = open_run_with_gaps(tmp_path)
+    for view in (barrier(tmp_path / "state"), barrier(tmp_path / "state", run_id)):
+        assert (view.run_id, view.state, view.passed, view.segments) == (run_id, "OPEN", (), 2)
+        waits = {(one.table, one.sender): one for one in view.waits}
+        assert set(waits) == {("sales", ""), ("sales", "b"), ("doubled", "")}
+        gaps, silent = waits["sales", ""], waits["sales", "b"]
+        assert (gaps.said_end, gaps.missing, gaps.unapplied) == (True, "2-3, 5", "1, 4")
+        assert (silent.said_end, silent.announced, silent.received) == (False, None, 0)
+        assert waits["doubled", ""].segment == 2
+    with pytest.raises(UsageInvalid) as caught:
+        barrier(tmp_path / "state", "nobody")
+    assert run_id in caught.value.remedy
+
+
+def test_the_barrier_of_a_finished_run_waits_for_nothing(tmp_path: Path) -> None:
+    view = barrier(finished(tmp_path))
+    assert (view.state, view.passed, view.waits) == ("DONE", (1,), ())
+
+
+def test_a_run_is_chosen_by_its_id(tmp_path: Path) -> None:
+    state = finished(tmp_path)
+    (run,) = describe(state)
+    assert describe(state, run.run_id) == [run]
+    with pytest.raises(UsageInvalid):
+        describe(state, "nobody")
+
+
+def test_the_process_that_works_here_is_named_while_it_does(tmp_path: Path) -> None:
+    state = finished(tmp_path)
+    assert survey(state).owner_pid is None
+    with hold(state):
+        assert survey(state).owner_pid == os.getpid()
+    assert survey(state).owner_pid is None
+    (state / "holdfast.lock").write_text("no pid at all")
+    assert survey(state).owner_pid is None
+    (state / "holdfast.lock").unlink()
+    assert survey(state).owner_pid is None
+
+
+def test_the_last_failed_attempt_is_shown_while_the_run_lives(tmp_path: Path) -> None:
+    write(tmp_path, rows=12)
+    tries = []
+
+    def fail(work: BatchWork | SeriesWork) -> None:
+        tries.append(work)
+        raise (
+            StageFailed(stage="s", where="f.py:1", error="a passing fault")
+            if len(tries) == 1
+            else DiskFull(path="x")
+        )
+
+    with pytest.raises(DiskFull):
+        run_toy(tmp_path, pipeline=tiny_pipeline(), before=fail)
+    (view,) = describe(tmp_path / "state")
+    assert (view.state, view.error, view.failures) == ("OPEN", None, 1)
+    assert view.last_failure is not None
+    assert view.last_failure.startswith("batch 1.1: [STAGE_FAILED]")
+    (current,) = view.current
+    assert (current.name, current.attempts, current.failures) == ("batch 1.1", 2, 1)
+    run_toy(tmp_path, pipeline=tiny_pipeline())
+    (view,) = describe(tmp_path / "state")
+    assert (view.current, view.barriers) == ((), (1,))
+    assert view.last_failure is not None
+
+
+def test_a_question_does_not_migrate_an_older_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks holds no lock: only `hold` may bring a store up to date."""
+    state = finished(tmp_path)
+    newer = (*schema.MIGRATIONS, "CREATE TABLE later (x INTEGER) STRICT;")
+    monkeypatch.setattr(schema, "MIGRATIONS", newer)
+    for ask in (describe, verify, barrier):
+        with pytest.raises(StoreOlder) as caught:
+            ask(state)
+        assert (caught.value.found, caught.value.known) == (1, 2)
+    assert "later" not in rows_of(tmp_path)
+    with hold(state):
+        pass
+    assert "later" in rows_of(tmp_path)
+    assert describe(state)[0].state == "DONE"
+
+
+def test_a_question_makes_and_removes_nothing(tmp_path: Path) -> None:
+    state = finished(tmp_path)
+    leftover = state / (".tmp-store.sqlite3-" + "0" * 32)
+    leftover.write_text("a creator at work")
+    describe(state)
+    assert leftover.exists()
+    SqliteStore.open(state / "store.sqlite3").close()
+    assert not leftover.exists()
+
+
+def test_verify_says_that_a_run_is_not_finished(tmp_path: Path) -> None:
+    open_run_with_gaps(tmp_path)
+    told = verify(tmp_path / "state")
+    assert (told.unfinished, told.findings) == (1, ())
+
+
 def test_describe_shows_why_a_run_failed(tmp_path: Path) -> None:
     write(tmp_path).write_text("shop,amount\na\n")
     with pytest.raises(RunFailed):
@@ -113,7 +228,7 @@ def test_verify_counts_what_it_looked_at(tmp_path: Path) -> None:
     state = finished(tmp_path)
     told = verify(state, tmp_path / "out")
     rows = rows_of(tmp_path)
-    assert told == Verification(1, len(rows["chunk"]), len(rows["file"]), 0, ())
+    assert told == Verification(1, 0, len(rows["chunk"]), len(rows["file"]), 0, ())
     (state / "runs" / str(rows["run"][0][1]) / "segment-1" / "x" / "9-9").mkdir(parents=True)
     assert verify(state).orphans == 1
     assert verify(state).findings == ()

@@ -59,7 +59,9 @@ def test_a_series_arrives_as_it_was_sent(
     assert unpack_series(through(series=pack(work))["series"]) == work
 
 
-@pytest.mark.parametrize("outcome", [Outcome(), Outcome(7, ("a", "b c", "\u00e4\n"))])
+@pytest.mark.parametrize(
+    "outcome", [Outcome(), Outcome({"sales": 7, "\u00e4": 0}, ("a", "b c", "\u00e4\n"))]
+)
 def test_an_outcome_arrives_as_it_was_sent(outcome: Outcome) -> None:
     assert unpack_outcome(through(outcome=asdict(outcome))["outcome"]) == outcome
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from holdfast.apps.coffee.compare import compare
 from holdfast.apps.coffee.generator import generate
@@ -27,9 +26,6 @@ _BATCHES = 6
 """About how many batches the demo has: enough for two kills in the middle."""
 _KILLS = (2, 1)
 """After how many commits of its own each run is killed, in the middle of its next batch."""
-
-
-_REDONE = re.compile(r"batch \S+ was interrupted: (\d+) chunks are done again")
 
 
 @dataclass(slots=True)
@@ -103,6 +99,7 @@ def _demonstrate(root: Path, scale: float, seed: int, say: _Say) -> _Verdict:
     # Whatever holdfast.toml stands in the working directory is not the demo's.
     command += ["--config", os.devnull]
     command += ["--batch-bytes", str(max(1, size // _BATCHES))]
+    command += ["--log-format", "json"]
     runs = []
     for commits in _KILLS:
         say(f"running; SIGKILL in the batch after commit {commits}")
@@ -141,21 +138,39 @@ def _run(command: list[str], kill_after: int | None, say: _Say) -> _Ended:
         text=True,
         start_new_session=True,
     )
-    ended = _Ended()
-    for text in process.stderr or ():
-        say(f"  | {text.rstrip()}")
-        ended.commits += _is_batch(text, "committed")
-        if redone := _REDONE.match(text):
-            ended.batches_redone += 1
-            ended.chunks_redone += int(redone.group(1))
-        if ended.commits == kill_after and _is_batch(text, "started"):
-            os.killpg(process.pid, signal.SIGKILL)
-            ended.killed = True
-            break
+    try:
+        ended = _follow(process, kill_after, say)
+    except KeyboardInterrupt:
+        # It has a session of its own, which the terminal's signal does not reach.
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     process.communicate()
     ended.code = process.returncode
     return ended
 
 
-def _is_batch(text: str, what: str) -> bool:
-    return text.startswith("batch ") and f" {what}:" in text
+def _follow(process: subprocess.Popen[str], kill_after: int | None, say: _Say) -> _Ended:
+    """Pass on what a run says, and count, until it ends or has been killed."""
+    ended = _Ended()
+    for text in process.stderr or ():
+        event = _parsed(text)
+        say(f"  | {event['message']}")
+        is_batch, what = event.get("chunks", 0) > 0, event["event"]
+        ended.commits += is_batch and what == "committed"
+        if is_batch and what == "resumed":
+            ended.batches_redone += 1
+            ended.chunks_redone += event["chunks"]
+        if ended.commits == kill_after and is_batch and what == "started":
+            os.killpg(process.pid, signal.SIGKILL)
+            ended.killed = True
+            break
+    return ended
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the event in a line; what is none (a warning of Python's own) is passed on."""
+    try:
+        event: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return {"event": "", "message": text.rstrip()}
+    return event

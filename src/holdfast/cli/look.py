@@ -1,80 +1,149 @@
-"""`holdfast status` and `holdfast verify`: questions, answered from the store alone."""
+"""`holdfast status`, `barrier` and `verify`: questions, answered from the store alone."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from holdfast import queries
-from holdfast.queries import RunView
+from holdfast.cli.words import batches, counted, moment
+from holdfast.queries import BarrierView, RunView, TableView, Verification, WaitView
+from holdfast.store.rows import CLOSED_STATES
 
 
-def status_command(state: Path, *, as_json: bool) -> None:
-    """Print every run of a state directory."""
-    views = queries.describe(state.absolute())
+def status_command(state: Path, run: str | None, *, as_json: bool) -> None:
+    """Print the runs of a state directory, and who works in it."""
+    view = queries.survey(state.absolute(), run)
     if as_json:
-        sys.stdout.write(json.dumps([asdict(view) for view in views]) + "\n")
+        _print(json.dumps(asdict(view)))
         return
-    for view in views:
-        for text in _lines(view):
-            sys.stdout.write(text + "\n")
-    if not views:
-        sys.stdout.write("no run yet\nnext: holdfast run PIPELINE --state ...\n")
-        return
-    sys.stdout.write(f"next: {_next(views[-1], state)}\n")
-
-
-def _lines(view: RunView) -> list[str]:
-    lines = [f"run {view.run_id} of {view.pipeline}: {view.state}"]
-    if view.error:
-        lines.append(f"  error: {view.error}")
-    lines.append(
-        f"  batches {view.batches_committed} of {view.batches_planned} planned,"
-        f" results {view.series_committed} of {view.series_planned} planned,"
-        f" failed attempts {view.failures}"
+    owner = (
+        f"process {view.owner_pid} works here now" if view.owner_pid else "no process works here"
     )
-    lines.append(f"  rows {view.rows_read:,}, kept aside {view.bad_rows:,}")
-    width = max((len(table.table) for table in view.tables), default=5)
-    lines.append(f"  {'table':<{width}}  announced  received  applied  missing")
-    for table in view.tables:
+    _print(f"{state}: {owner}")
+    for one in view.runs:
+        _print(*_run_lines(one))
+    if not view.runs:
+        _print("no run yet", "next: holdfast run PIPELINE --state ...")
+        return
+    _print(f"next: {_next(view.runs[-1], state, view.owner_pid)}")
+
+
+def _run_lines(view: RunView) -> list[str]:
+    times = f"created {moment(view.created_ms)}, {view.state} since {moment(view.updated_ms)}"
+    lines = [f"run {view.run_id} of {view.pipeline}: {view.state}", f"  {times}"]
+    if view.error:
+        lines.append(f"  error: {' '.join(view.error.split())}")
+    elif view.last_failure:
+        lines.append(f"  last failed attempt: {' '.join(view.last_failure.split())}")
+    results = f"{view.series_committed} of {counted(view.series_planned, 'planned result')}"
+    lines.append(
+        f"  {view.batches_committed} of {batches(view.batches_planned)} planned so far committed,"
+        f" {results}, {counted(view.failures, 'failed attempt')}"
+    )
+    for work in view.current:
+        what = f" of {counted(work.chunks, 'chunk')}" if work.chunks else ""
+        lines.append(f"  not committed: {work.name}{what}, {counted(work.attempts, 'attempt')}")
+    lines.append(f"  {counted(view.rows_read, 'row')} read, {view.bad_rows:,} kept aside")
+    return [*lines, *_table_lines(view.tables)]
+
+
+def _table_lines(tables: tuple[TableView, ...]) -> list[str]:
+    width = max((len(_sender(table)) for table in tables), default=5)
+    lines = [f"  {'table':<{width}}  announced  received  applied  missing"]
+    for table in tables:
         announced = "-" if table.announced is None else str(table.announced)
-        name = f"{table.table}/{table.sender}" if table.sender else table.table
         lines.append(
-            f"  {name:<{width}}  {announced:>9}  {table.received:>8}  {table.applied:>7}"
-            f"  {table.missing}"
+            f"  {_sender(table):<{width}}  {announced:>9}  {table.received:>8}"
+            f"  {table.applied:>7}  {table.missing}"
         )
     return lines
 
 
-def _next(view: RunView, state: Path) -> str:
+def _sender(one: TableView | WaitView) -> str:
+    return f"{one.table}/{one.sender}" if one.sender else one.table
+
+
+def _next(view: RunView, state: Path, owner: int | None) -> str:
+    quoted = shlex.quote(str(state))
     match view.state:
         case "DONE":
-            return f"holdfast verify --state {state}"
+            return f"holdfast verify --state {quoted}"
         case "FAILED":
             return "correct the cause, then run with a new --state"
+        case _ if owner:
+            return f"wait for process {owner}, or stop it: kill -INT {owner}"
         case _:
-            return f"the same `holdfast run ... --state {state}` as before resumes it"
+            return f"the same `holdfast run ... --state {quoted}` as before resumes it"
+
+
+def barrier_command(state: Path, run: str | None, *, as_json: bool) -> None:
+    """Print what the barrier of a run waits for."""
+    view = queries.barrier(state.absolute(), run)
+    if as_json:
+        _print(json.dumps(asdict(view)))
+        return
+    since = f"open since {moment(view.created_ms)}"
+    _print(f"run {view.run_id} of {view.pipeline}: {view.state}, {since}")
+    _print(*_barrier_lines(view, shlex.quote(str(state))))
+
+
+def _barrier_lines(view: BarrierView, state: str) -> list[str]:
+    if view.state in CLOSED_STATES:
+        return ["the run is over: no barrier waits", f"next: holdfast status --state {state}"]
+    if len(view.passed) == view.segments:
+        done = f"passed at {moment(view.updated_ms)} or before: all input is in"
+        return [f"barrier: {done}", f"next: holdfast status --state {state}"]
+    lines = [f"barrier of segment {segment}: passed" for segment in view.passed]
+    for segment in range(len(view.passed) + 1, view.segments + 1):
+        lines.append(f"barrier of segment {segment}: waits")
+        lines += [f"  {_wait(one)}" for one in view.waits if one.segment == segment]
+    first = [one for one in view.waits if one.segment == len(view.passed) + 1]
+    silent = any(not one.said_end or one.missing != "none" for one in first)
+    act = "senders send what is missing" if silent else "run it: what is received is to be applied"
+    return [*lines, f"next: {act}; then holdfast barrier --state {state}"]
+
+
+def _wait(one: WaitView) -> str:
+    if one.announced is None:
+        said = f"has not said END, {one.received} received"
+    else:
+        said = f"announced {one.announced}, missing {one.missing}"
+    return f"{_sender(one)}: {said}, received and not applied {one.unapplied}"
 
 
 def verify_command(state: Path, out: Path | None, *, as_json: bool) -> None:
     """Check everything; exit with 1 if anything is wrong."""
     found = queries.verify(state.absolute(), out.absolute() if out else None)
     if as_json:
-        sys.stdout.write(json.dumps(asdict(found)) + "\n")
+        _print(json.dumps(asdict(found)))
     else:
-        for finding in found.findings:
-            sys.stdout.write(f"run {finding.run_id}: {finding.what}\n")
-        verdict = f"{len(found.findings)} problems" if found.findings else "all is well"
-        sys.stdout.write(
-            f"{found.runs} runs, {found.chunks} chunks, {found.files} files,"
-            f" {found.orphans} orphans (not counted): {verdict}\n"
-        )
-        if found.findings:
-            exports_only = all("run again" in finding.what for finding in found.findings)
-            cure = "the same `holdfast run` as before restores the exports"
-            worse = "restore what is damaged from a backup, or start a new run"
-            sys.stdout.write(f"next: {cure if exports_only else worse}\n")
+        _print(*_verify_lines(found, state))
     if found.findings:
         sys.exit(1)
+
+
+def _verify_lines(found: Verification, state: Path) -> list[str]:
+    lines = [f"run {finding.run_id}: {finding.what}" for finding in found.findings]
+    verdict = counted(len(found.findings), "problem") if found.findings else "all is well"
+    if found.unfinished:
+        verdict += f" so far; {counted(found.unfinished, 'run')} not finished"
+    looked = [counted(found.runs, "run"), counted(found.chunks, "chunk")]
+    looked += [counted(found.files, "file"), counted(found.orphans, "orphan")]
+    lines.append(f"{', '.join(looked)} (not counted): {verdict}")
+    if found.findings:
+        exports_only = all("run again" in finding.what for finding in found.findings)
+        cure = "the same `holdfast run` as before restores the exports"
+        worse = "restore what is damaged from a backup, or start a new run"
+        return [*lines, f"next: {cure if exports_only else worse}"]
+    if found.unfinished:
+        return [*lines, f"next: holdfast status --state {shlex.quote(str(state))}"]
+    return lines
+
+
+def _print(*lines: str) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")

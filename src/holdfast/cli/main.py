@@ -1,6 +1,6 @@
 """`holdfast`: the verbs, and how errors reach people: one line, and an exit code.
 
-0 it worked, 1 it failed, 2 it was asked wrongly.
+0 it worked, 1 it failed, 2 it was asked wrongly, 130 it was stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typer.main import get_command
 from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast.cli import coffee
-from holdfast.errors import HoldfastError, PipelineInvalid, UsageInvalid
+from holdfast.cli.exits import exit_code, one_line
+from holdfast.errors import HoldfastError, UsageInvalid
 
 app = typer.Typer(
     name="holdfast",
@@ -28,6 +29,7 @@ app.add_typer(coffee.app, name="coffee")
 
 State = Annotated[Path, typer.Option(help="Directory that holds the run's state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Run = Annotated[str | None, typer.Argument(help="A run's id; default all, or the only one.")]
 ConfigPath = Annotated[
     Path | None,
     typer.Option(
@@ -107,6 +109,13 @@ def run(
         str | None,
         typer.Option(metavar="SIZE", help="Size at which files are cut.", show_default="32MiB"),
     ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            help="Progress as lines: text or json.",
+            show_default="a live view on a terminal, else text",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a pipeline to the end, or resume it: same state, same inputs.
@@ -129,6 +138,7 @@ def run(
             ignore_unknown=ignore_unknown,
             batch_bytes=batch_bytes,
             chunk_bytes=chunk_bytes,
+            log_format=log_format,
             as_json=as_json,
         )
     )
@@ -164,14 +174,40 @@ def doctor(
 
 
 @app.command()
-def status(state: State, as_json: Json = False) -> None:
+def status(state: State, run: Run = None, as_json: Json = False) -> None:
     """Show runs, tables and batches. Works with everything dead.
 
     Example: holdfast status --state state
     """
     from holdfast.cli.look import status_command
 
-    status_command(state, as_json=as_json)
+    status_command(state, run, as_json=as_json)
+
+
+@app.command()
+def barrier(state: State, run: Run = None, as_json: Json = False) -> None:
+    """Show what a run's barrier waits for: who has not said END, which chunks are missing.
+
+    Example: holdfast barrier --state state
+    """
+    from holdfast.cli.look import barrier_command
+
+    barrier_command(state, run, as_json=as_json)
+
+
+@app.command()
+def gc(
+    state: State,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what no committed row refers to: orphans, unbound uploads, spent log records.
+
+    Example: holdfast gc --state state --dry-run
+    """
+    from holdfast.cli.gc import gc_command
+
+    gc_command(state, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -240,5 +276,5 @@ def main() -> None:
         sys.stderr.write(f"holdfast: [STORAGE_FAILED] {error.filename}: {error.strerror}\n")
         sys.exit(1)
     except HoldfastError as error:
-        sys.stderr.write(f"holdfast: {' '.join(str(error).split())}\n")
-        sys.exit(2 if isinstance(error, (UsageInvalid, PipelineInvalid)) else 1)
+        sys.stderr.write(f"{one_line(error)}\n")
+        sys.exit(exit_code(error))

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from holdfast._base.clock import SystemClock
 from holdfast._base.files import os_errors
+from holdfast.cli.exits import exit_code
 from holdfast.cli.settings import load_settings
+from holdfast.cli.stop import Stop
+from holdfast.cli.tell import JsonTeller, Teller, TextTeller
+from holdfast.cli.words import batches, counted
 from holdfast.config import Config
 from holdfast.engine.drive import Inputs, RunReport, drive
-from holdfast.engine.events import Event, EventKind
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import hold
-from holdfast.errors import ClusterNeedsSharedState, UsageInvalid
+from holdfast.errors import (
+    ClusterNeedsSharedState,
+    HoldfastError,
+    RunStopped,
+    SparkLost,
+    StageFailed,
+    StageInvalid,
+    UsageInvalid,
+)
 from holdfast.intake.listing import list_tables
 from holdfast.spark.load import load_pipeline
 from holdfast.spark.supervise import ChildExecutor
@@ -24,6 +38,10 @@ _FORMATS = ("csv", "json", "parquet")
 _SHORT_BYTES = 256 << 20
 """Up to here a run takes about a minute, and a JVM that starts quickly serves better than one
 that reaches its full speed."""
+
+
+_SPARKS = (SparkLost, StageFailed, StageInvalid)
+"""Errors about which Spark's own log may say more. SparkNotStarted names it itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +60,92 @@ class Request:
     ignore_unknown: bool = False
     batch_bytes: str | None = None
     chunk_bytes: str | None = None
+    log_format: str | None = None
     as_json: bool = False
 
 
 def run_command(request: Request) -> None:
     """Run or resume, telling what happens on standard error and what came of it on output."""
-    spec = _with_format(load_pipeline(request.pipeline).spec(), request.format)
-    config = _config(request)
-    _refuse_cluster(request, config.master)
-    state, out = request.state.resolve(), request.out.resolve()
-    say = _Teller(sys.stderr.isatty())
-    with hold(state, config) as held:
-        log = held.directory.spark_log
-
-        def inputs() -> Inputs:
-            folder = request.input.resolve()
-            files = list_tables(folder, spec.tables, ignore_unknown=request.ignore_unknown)
-            with os_errors(folder):
-                say.size = sum(path.stat().st_size for paths in files.values() for path in paths)
-            return Inputs(files)
-
-        def executor() -> ChildExecutor:
-            short = say.size <= _SHORT_BYTES
-            sys.stderr.write(f"starting Spark; its log is {log}\n")
-            start = Start(request.pipeline, str(log), config.master, dict(config.spark), short)
-            return ChildExecutor(start)
-
-        report = drive(held, spec, inputs, executor, out=out, config=config, watch=say)
+    teller = _teller(request.log_format)
+    stop = Stop(teller, shlex.join(["holdfast", *sys.argv[1:]]))
+    job = _Job(request, teller, stop)
+    try:
+        with stop.on_signals(), os_errors(request.state):
+            try:
+                report = job.run()
+            finally:
+                teller.close()
+    except HoldfastError as error:
+        told = stop.resumable(error) if isinstance(error, RunStopped) else error
+        sys.stderr.write(teller.ending(told, job.log_of(error)))
+        sys.exit(exit_code(told))
     _conclude(request, report)
+
+
+def _teller(log_format: str | None) -> Teller:
+    match log_format:
+        case "json":
+            return JsonTeller(SystemClock())
+        case "text":
+            return TextTeller(SystemClock())
+        case None if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            from holdfast.cli.live import LiveTeller
+
+            return LiveTeller(SystemClock())
+        case None:
+            return TextTeller(SystemClock())
+        case _:
+            what = f"there is no log format {log_format!r}"
+            raise UsageInvalid(what=what, remedy="Use text or json.")
+
+
+class _Job:
+    """One run, asked for on the command line."""
+
+    def __init__(self, request: Request, teller: Teller, stop: Stop) -> None:
+        self._request, self._teller, self._stop = request, teller, stop
+        self._log: Path | None = None
+        self._size = 0
+
+    def run(self) -> RunReport:
+        """Run or resume."""
+        request = self._request
+        spec = _with_format(load_pipeline(request.pipeline).spec(), request.format)
+        config = _config(request)
+        _refuse_cluster(request, config.master)
+        with hold(request.state.resolve(), config) as held:
+            return drive(
+                held,
+                spec,
+                lambda: self._inputs(spec),
+                lambda: self._executor(held.directory.spark_log, config),
+                out=request.out.resolve(),
+                config=config,
+                watch=self._teller,
+                stop=self._stop,
+            )
+
+    def _inputs(self, spec: PipelineSpec) -> Inputs:
+        folder = self._request.input.resolve()
+        files = list_tables(folder, spec.tables, ignore_unknown=self._request.ignore_unknown)
+        with os_errors(folder):
+            self._size = sum(path.stat().st_size for paths in files.values() for path in paths)
+        return Inputs(files)
+
+    def _executor(self, log: Path, config: Config) -> ChildExecutor:
+        self._log = log
+        self._teller.say("starting", f"starting Spark; its log is {log}", spark_log=str(log))
+        short = self._size <= _SHORT_BYTES
+        spark = dict(config.spark)
+        start = Start(self._request.pipeline, str(log), config.master, spark, short)
+        executor = ChildExecutor(start, self._teller.output())
+        self._stop.watch(executor)
+        return executor
+
+    def log_of(self, error: HoldfastError) -> str | None:
+        """Return Spark's own log, if Spark was started and may have said more about `error`."""
+        of_spark = isinstance(error, _SPARKS) or isinstance(error.__cause__, _SPARKS)
+        return str(self._log) if self._log is not None and of_spark else None
 
 
 def _with_format(spec: PipelineSpec, fmt: str | None) -> PipelineSpec:
@@ -95,42 +171,6 @@ def _refuse_cluster(request: Request, master: str) -> None:
         raise ClusterNeedsSharedState(master=master, path=str(request.state))
 
 
-class _Teller:
-    """Says on standard error what happened, a line each."""
-
-    def __init__(self, terminal: bool) -> None:
-        self._terminal = terminal
-        self.size = 0
-
-    def __call__(self, event: Event) -> None:
-        if text := _words(event):
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
-
-
-def _words(event: Event) -> str:
-    size = f"{event.size / 1e6:,.1f} MB"
-    match event.kind:
-        case EventKind.BOUND:
-            return f"bound {event.chunks} chunks, {size}"
-        case EventKind.RESUMED if event.chunks:
-            return f"batch {event.name} was interrupted: {event.chunks} chunks are done again"
-        case EventKind.STARTED if event.chunks:
-            return f"batch {event.name} started: {event.chunks} chunks, {size}"
-        case EventKind.COMMITTED if event.chunks:
-            return (
-                f"batch {event.name} committed: {event.chunks} chunks, {size}, {event.rows:,} rows"
-            )
-        case EventKind.COMMITTED:
-            return f"result {event.name} committed"
-        case EventKind.FAILED_ATTEMPT:
-            return f"attempt at {event.name} failed: {event.detail}"
-        case EventKind.EXPORTED:
-            return f"result {event.name} -> {event.detail}"
-        case _:
-            return ""
-
-
 def _conclude(request: Request, report: RunReport) -> None:
     if request.as_json:
         facts = {
@@ -141,6 +181,9 @@ def _conclude(request: Request, report: RunReport) -> None:
             "chunks": report.chunks,
             "rows": report.rows,
             "bad_rows": report.bad_rows,
+            "kept_aside": {
+                t: [str(path) for path in some] for t, some in report.kept_aside.items()
+            },
             "redone_batches": report.redone_batches,
             "redone_chunks": report.redone_chunks,
             "failed_attempts": report.failed_attempts,
@@ -148,12 +191,22 @@ def _conclude(request: Request, report: RunReport) -> None:
         }
         sys.stdout.write(json.dumps(facts) + "\n")
         return
+    for text in _summary(request, report):
+        sys.stdout.write(text + "\n")
+
+
+def _summary(request: Request, report: RunReport) -> list[str]:
     if report.already_done:
         restored = f"restored {', '.join(report.exported)}" if report.exported else "nothing to do"
-        sys.stdout.write(f"this run was finished before: {restored}\n")
+        lines = [f"this run was finished before: {restored}"]
     else:
-        sys.stdout.write(
-            f"done: {report.batches} batch(es) of {report.chunks} chunk(s) by this process;"
-            f" {report.rows:,} rows read in all, {report.bad_rows:,} bad ones kept aside\n"
-        )
-    sys.stdout.write(f"next: holdfast verify --state {request.state} --out {request.out}\n")
+        done = f"{batches(report.batches)} of {counted(report.chunks, 'chunk')} by this process"
+        lines = [f"done: {done}; {counted(report.rows, 'row')} read in all"]
+    for table, paths in report.kept_aside.items():
+        places = sorted({str(path.parent) for path in paths})
+        more = f" and {len(places) - 1} more beside it" if len(places) > 1 else ""
+        lines.append(f"rows of {table} that did not fit are kept aside in {places[0]}{more}")
+    if report.bad_rows:
+        lines[0] += f", {report.bad_rows:,} kept aside"
+    quoted = shlex.join(["--state", str(request.state), "--out", str(request.out)])
+    return [*lines, f"next: holdfast verify {quoted}"]

@@ -18,8 +18,9 @@ from holdfast.config import Config
 from holdfast.delivery.export import export_path
 from holdfast.delivery.states import TERMINAL
 from holdfast.engine.barrier import is_complete
-from holdfast.engine.events import Event, EventKind, Watcher
-from holdfast.engine.executor import Executor
+from holdfast.engine.counts import standing
+from holdfast.engine.events import Event, EventKind, Stop, Watcher, never
+from holdfast.engine.executor import BAD_ROWS_PREFIX, Executor
 from holdfast.engine.finish import finish
 from holdfast.engine.loop import Engine
 from holdfast.engine.spec import PipelineSpec
@@ -60,6 +61,8 @@ class RunReport:
     redone_chunks: int = 0
     failed_attempts: int = 0
     results: dict[str, Path] = field(default_factory=dict)
+    kept_aside: dict[str, list[Path]] = field(default_factory=dict)
+    """Table -> the Parquet files of its rows that did not fit."""
     exported: list[str] = field(default_factory=list)
 
 
@@ -80,6 +83,7 @@ class _Watched:
     spec: PipelineSpec
     config: Config
     watch: Watcher
+    stop: Stop
 
 
 def run_id_of(spec: PipelineSpec) -> RunId:
@@ -96,21 +100,25 @@ def drive(
     out: Path | None,
     config: Config,
     watch: Watcher,
+    stop: Stop = never,
 ) -> RunReport:
     """Run to the end, or resume. A finished run is only given back a missing export.
 
     `inputs` is asked only while the run is not finished, `executor` only if there is work.
+
+    Raises:
+        RunStopped: `stop` said so between two works.
     """
     run = open_run(held.store, spec, held.directory.root) if held.store.list_runs() else None
     if run is not None and run.state == RunState.FAILED:
         raise RunFailed(run=run.run_id, reason=run.error or "")
     report = RunReport(run_id_of(spec), RunState(run.state) if run else RunState.OPEN)
     report.already_done = report.state is RunState.DONE
-    watched = _Watched(held, spec, config, _Counting(report, watch))
+    watched = _Watched(held, spec, config, _Counting(report, watch), stop)
     if report.state not in TERMINAL | {RunState.COMPLETING}:
         _work(watched, inputs(), executor, out=out, is_new=run is None)
     finish(held, report.run_id, out, watched.watch)
-    _complete_report(held.store, spec, report, out)
+    _complete_report(held, spec, report, out)
     return report
 
 
@@ -186,6 +194,7 @@ def _bind(watched: _Watched, run_id: RunId, inputs: Inputs) -> None:
     progress = store.read_progress(run_id)
     if all(sender.announced is not None for sender in progress if _is_input(spec, sender.table)):
         check_unchanged(store.list_chunks(run_id), inputs.files, tables, config)
+        _tell_standing(watched, run_id, EventKind.FOUND)
         return
     files = dict(inputs.files)
     if inputs.write_frames is not None:
@@ -199,9 +208,15 @@ def _bind(watched: _Watched, run_id: RunId, inputs: Inputs) -> None:
         config=config,
         barrier=is_complete,
     )
-    chunks = store.list_chunks(run_id)
-    size = sum(chunk.size for chunk in chunks)
-    watched.watch(Event(EventKind.BOUND, run_id, chunks=len(chunks), size=size))
+    _tell_standing(watched, run_id, EventKind.BOUND)
+
+
+def _tell_standing(watched: _Watched, run_id: RunId, kind: EventKind) -> None:
+    store = watched.held.store
+    tables = standing(store.read_progress(run_id), store.list_chunks(run_id))
+    chunks, size = sum(one.chunks for one in tables), sum(one.size for one in tables)
+    rows, _ = store.read_counts(run_id)
+    watched.watch(Event(kind, run_id, chunks=chunks, size=size, rows=rows, tables=tables))
 
 
 def _as_bound(table: TableSpec, inputs: Inputs) -> TableSpec:
@@ -222,6 +237,7 @@ def _advance(watched: _Watched, run_id: RunId, executor: Executor) -> None:
         blobs=LocalBlobs(held.directory.blobs),
         config=watched.config,
         watch=watched.watch,
+        stop=watched.stop,
     )
     engine.advance(run_id)
 
@@ -249,9 +265,15 @@ class _Counting:
         self._watch(event)
 
 
-def _complete_report(store: Store, spec: PipelineSpec, report: RunReport, out: Path | None) -> None:
+def _complete_report(held: Held, spec: PipelineSpec, report: RunReport, out: Path | None) -> None:
+    store = held.store
     run = store.read_run(report.run_id)
     report.state = RunState(run.state) if run else report.state
     report.rows, report.bad_rows = store.read_counts(report.run_id)
+    for table in spec.tables:
+        files = store.read_manifest(report.run_id, f"{BAD_ROWS_PREFIX}{table.name}")
+        if any(file.rows for file in files):
+            paths = [held.directory.root / file.path for file in files if file.rows]
+            report.kept_aside[table.name] = paths
     if out is not None:
         report.results = {one.name: export_path(out, one.name) for one in spec.series}

@@ -8,7 +8,7 @@ the directory the work names, and says how many rows it saw. It may be killed at
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -55,9 +55,15 @@ class SeriesWork:
 class Outcome:
     """What an attempt saw. The files, bad rows among them, are found below the directory."""
 
-    rows_read: int = 0
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Table -> how many rows of its chunks were read."""
     columns: tuple[str, ...] = ()
     """For a series: the names of its columns; the files have no header line."""
+
+    @property
+    def rows_read(self) -> int:
+        """The rows read of all tables."""
+        return sum(self.rows.values())
 
 
 class Executor(Protocol):

@@ -7,7 +7,7 @@ at its crash point (`holdfast._base.crashpoint.POINTS`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from holdfast.config import Config
 from holdfast.delivery.states import TERMINAL, move
 from holdfast.engine import plan as planning
 from holdfast.engine.barrier import are_complete, is_complete
-from holdfast.engine.events import Event, EventKind, Watcher, ignore
+from holdfast.engine.counts import counts_of
+from holdfast.engine.events import Event, EventKind, Stop, Watcher, ignore, never
 from holdfast.engine.executor import (
     BAD_ROWS_PREFIX,
     BatchWork,
@@ -34,7 +35,7 @@ from holdfast.engine.manifest import seal, verify_sources
 from holdfast.engine.spec import OutputKind, PipelineSpec, SegmentSpec, SeriesSpec
 from holdfast.engine.state import Held
 from holdfast.engine.sweep import sweep
-from holdfast.errors import Damaged, HoldfastError, RunFailed
+from holdfast.errors import Damaged, HoldfastError, RunFailed, RunStopped
 from holdfast.log.contract import QueueBackend
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
 from holdfast.store.references import chunk_of
@@ -54,14 +55,16 @@ class Engine:
         blobs: BlobStore,
         config: Config,
         watch: Watcher = ignore,
+        stop: Stop = never,
     ) -> None:
         """Begin. Nothing is read or written before `advance`."""
         self._held = held
         self._store, self._fence, self._directory = held.store, held.fence, held.directory
         self._spec, self._executor, self._config = spec, executor, config
-        self._log, self._blobs, self._watch = log, blobs, watch
+        self._log, self._blobs, self._watch, self._stop = log, blobs, watch, stop
         self._fingerprint = digest(*(f"{k}={v}" for k, v in sorted(spec.fingerprint.items())))
         self._verified: set[str] = set()
+        self._barriers: set[int] = set()
 
     def advance(self, run_id: RunId) -> RunState:
         """Work until the run needs input that has not come, or its results are committed.
@@ -70,10 +73,12 @@ class Engine:
 
         Raises:
             RunFailed: the run is FAILED; the reason is kept with it.
+            RunStopped: somebody asked to stop; nothing is under way.
             HoldfastError: the run stays as it is, and can be resumed.
         """
         self._refuse_failed(run_id)
         sweep(self._held, run_id)
+        self._barriers = set(self._store.read_barriers(run_id))
         for segment in self._spec.segments:
             for work in self._unfinished(run_id, segment.number):
                 self._resume(work)
@@ -133,6 +138,8 @@ class Engine:
            barrier. Crash before: the same plan again. Crash after: the next plan.
         """
         while True:
+            if self._stop():
+                raise RunStopped(what=f"stopped before {_name(work)}", resume="Run again.")
             attempt = self._store.start_attempt(self._fence, work.plan.work_id)
             crashpoint("engine.attempt.after")
             self._tell(EventKind.STARTED, work)
@@ -144,7 +151,8 @@ class Engine:
                 continue
             self._store.commit_work(self._fence, commit, is_complete)
             crashpoint("engine.commit.after")
-            self._tell(EventKind.COMMITTED, work, rows=outcome.rows_read)
+            self._tell(EventKind.COMMITTED, work, rows=outcome.rows)
+            self._tell_barriers(work.plan.run_id)
             return
 
     def _execute(self, work: Work, attempt: int, directory: Path) -> tuple[Commit, Outcome]:
@@ -205,6 +213,8 @@ class Engine:
             self._store.persist_plan(self._fence, self._plan_series(run_id, series))
             for series in self._spec.series
         ]
+        done = sum(work.committed for work in works)
+        self._watch(Event(EventKind.SERIES, run_id, count=len(works), done=done))
         for work in works:
             if not work.committed:
                 self._resume(work)
@@ -274,11 +284,39 @@ class Engine:
             self._verified.add(file.path)
         return path
 
-    def _tell(self, kind: EventKind, work: Work, *, rows: int = 0, detail: str = "") -> None:
-        plan = work.plan
-        name = plan.name or f"{plan.segment}.{work.number}"
-        size = sum(chunk.size for chunk in plan.chunks)
-        self._watch(Event(kind, plan.run_id, name, len(plan.chunks), size, rows, detail))
+    def _tell(
+        self,
+        kind: EventKind,
+        work: Work,
+        *,
+        rows: Mapping[str, int] | None = None,
+        detail: str = "",
+    ) -> None:
+        chunks, rows = work.plan.chunks, rows or {}
+        event = Event(
+            kind,
+            work.plan.run_id,
+            work.plan.name or f"{work.plan.segment}.{work.number}",
+            chunks=len(chunks),
+            size=sum(chunk.size for chunk in chunks),
+            rows=sum(rows.values()),
+            detail=detail,
+            tables=counts_of(chunks, rows),
+        )
+        self._watch(event)
+
+    def _tell_barriers(self, run_id: RunId) -> None:
+        """Tell of the barriers that a commit has passed."""
+        passed = self._store.read_barriers(run_id)
+        for segment in passed:
+            if segment not in self._barriers:
+                self._watch(Event(EventKind.BARRIER, run_id, str(segment)))
+        self._barriers.update(passed)
+
+
+def _name(work: Work) -> str:
+    plan = work.plan
+    return f"result {plan.name}" if plan.name else f"batch {plan.segment}.{work.number}"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from holdfast.store.contract import Store
 from holdfast.store.rows import Fence, Work
 from holdfast.store.sqlite import SqliteStore
 
+_LOCKS = Path("/proc/locks")
 ENGINE_RESOURCE = "engine"
 """The lease under which everything that has an effect on runs is done."""
 
@@ -52,17 +54,27 @@ class StateDirectory:
         return self.root / "blobs"
 
     @property
+    def inputs(self) -> Path:
+        """The directory of the DataFrame inputs of all runs."""
+        return self.root / "inputs"
+
+    @property
+    def runs(self) -> Path:
+        """The directory of what the attempts of all runs wrote."""
+        return self.root / "runs"
+
+    @property
     def spark_log(self) -> Path:
         """Spark's own log."""
         return self.root / "logs" / "spark.log"
 
     def inputs_of(self, run_id: RunId) -> Path:
         """Return where the DataFrame inputs of a run are written."""
-        return self.root / "inputs" / run_id
+        return self.inputs / run_id
 
     def runs_of(self, run_id: RunId) -> Path:
         """Return where the attempts of a run write."""
-        return self.root / "runs" / run_id
+        return self.runs / run_id
 
     def attempt(self, work: Work, fence: Fence, attempt: int) -> Path:
         """Return the directory of one attempt: no two attempts ever share one."""
@@ -101,8 +113,7 @@ def hold(root: Path, config: Config = DEFAULT) -> Iterator[Held]:
     refuse_pattern(directory.root)
     with os_errors(root):
         make_directories(directory.root)
-        descriptor = _lock(directory)
-    try:
+    with locked(directory):
         store = SqliteStore.open(directory.store, config)
         try:
             crashpoint("lease.take.before")
@@ -111,8 +122,38 @@ def hold(root: Path, config: Config = DEFAULT) -> Iterator[Held]:
             yield Held(directory, store, fence)
         finally:
             store.close()
+
+
+@contextmanager
+def locked(directory: StateDirectory) -> Iterator[None]:
+    """Keep every other process from working in a state directory. Changes nothing in it.
+
+    Raises:
+        StateBusy: another process holds it; its pid is named.
+    """
+    with os_errors(directory.root):
+        descriptor = _lock(directory)
+    try:
+        yield
     finally:
         os.close(descriptor)
+
+
+def owner_of(directory: StateDirectory) -> int | None:
+    """Return the process that holds the lock now, or None.
+
+    The kernel's own list is asked. Trying the lock would take it for a moment, and a run that
+    starts in that moment would be refused.
+    """
+    with os_errors(directory.lock):
+        if not directory.lock.is_file():
+            return None
+        number = directory.lock.stat().st_ino
+        pid = directory.lock.read_text(encoding="ascii", errors="replace").strip()
+        held = _LOCKS.read_text(encoding="ascii") if _LOCKS.is_file() else ""
+    # 1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234567 0 EOF
+    is_held = re.search(rf"FLOCK +ADVISORY +WRITE +{re.escape(pid)} +\S+:{number} ", held)
+    return int(pid) if pid.isdigit() and is_held else None
 
 
 def _lock(directory: StateDirectory) -> int:
@@ -129,9 +170,8 @@ def _lock(directory: StateDirectory) -> int:
     return descriptor
 
 
-@contextmanager
-def look(root: Path, config: Config = DEFAULT) -> Iterator[tuple[StateDirectory, Store]]:
-    """Open a state directory for questions only: no lock, no lease, whoever works in it.
+def existing(root: Path) -> StateDirectory:
+    """Return a state directory that is there.
 
     Raises:
         UsageInvalid: there is no state here.
@@ -140,7 +180,20 @@ def look(root: Path, config: Config = DEFAULT) -> Iterator[tuple[StateDirectory,
     if not directory.store.is_file():
         remedy = "Give the directory that `holdfast run --state` was given."
         raise UsageInvalid(what=f"{root} holds no Holdfast state", remedy=remedy)
-    store = SqliteStore.open(directory.store, config)
+    return directory
+
+
+@contextmanager
+def look(root: Path, config: Config = DEFAULT) -> Iterator[tuple[StateDirectory, Store]]:
+    """Open a state directory for questions only: no lock, no lease, no migration, whoever works
+    in it.
+
+    Raises:
+        UsageInvalid: there is no state here.
+        StoreOlder: an older Holdfast made it.
+    """
+    directory = existing(root)
+    store = SqliteStore.look(directory.store, config)
     try:
         yield directory, store
     finally:

@@ -8,6 +8,7 @@
     |   +-- ChunkConflict            CHUNK_CONFLICT
     |   +-- EndConflict              END_CONFLICT
     |   +-- RunGone                  RUN_GONE
+    |   +-- RunStopped               RUN_STOPPED
     |   +-- StageFailed              STAGE_FAILED
     |   +-- StageInvalid             STAGE_INVALID
     |   +-- StepChanged              STEP_CHANGED
@@ -32,6 +33,7 @@
     |   +-- HeaderWrong              HEADER_WRONG
     |   +-- InputChanged             INPUT_CHANGED
     |   +-- Damaged                  DAMAGED
+    |   +-- StoreOlder               STORE_OLDER
     |   +-- StoreNewer               STORE_NEWER
     +-- RunFailed                    RUN_FAILED
     +-- InvariantViolated            INVARIANT_VIOLATED: our own bug
@@ -48,6 +50,7 @@ from holdfast.errors.caller import (
     EndConflict,
     PipelineInvalid,
     RunGone,
+    RunStopped,
     StageFailed,
     StageInvalid,
     StateMismatch,
@@ -59,6 +62,7 @@ from holdfast.errors.data import (
     HeaderWrong,
     InputChanged,
     StoreNewer,
+    StoreOlder,
 )
 from holdfast.errors.environment import (
     ClusterNeedsSharedState,
@@ -119,6 +123,7 @@ __all__ = [
     "ProviderBusy",
     "RunFailed",
     "RunGone",
+    "RunStopped",
     "SparkLost",
     "SparkNotStarted",
     "StageFailed",
@@ -128,6 +133,7 @@ __all__ = [
     "StepChanged",
     "StorageFailed",
     "StoreNewer",
+    "StoreOlder",
     "UsageInvalid",
     "all_errors",
     "from_text",

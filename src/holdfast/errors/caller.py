@@ -77,6 +77,16 @@ class RunGone(CallerError):
     state: str
 
 
+class RunStopped(CallerError):
+    """Somebody asked the run to stop. What was committed stands; running again resumes."""
+
+    code: ClassVar[str] = "RUN_STOPPED"
+    retryable: ClassVar[bool] = True
+    template: ClassVar[str] = "{what}; all that was committed stands. {resume}"
+    what: str
+    resume: str
+
+
 class StageFailed(CallerError):
     """A user's stage raised. The user's own line is named; Spark's frames are not shown.
 

@@ -53,6 +53,19 @@ class Damaged(DataError):
     what: str
 
 
+class StoreOlder(DataError):
+    """An older Holdfast wrote this state, and questions change nothing. `holdfast run` does."""
+
+    code: ClassVar[str] = "STORE_OLDER"
+    template: ClassVar[str] = (
+        "{path} has format {found}, not {known}, and a question must not change it. Run the"
+        " pipeline again, which brings it up to date, or ask with the Holdfast that wrote it."
+    )
+    path: str
+    found: int
+    known: int
+
+
 class StoreNewer(DataError):
     """A newer Holdfast wrote this state. Upgrade; an older one would misread it."""
 

@@ -85,7 +85,7 @@ class SparkExecutor:
                 self._write_output(work, evaluation, output)
             for name, frame in tables.items():
                 self._write_bad(work, name, frame)
-        return Outcome(rows_read=sum(frame.rows() for frame in tables.values()))
+        return Outcome(rows={name: frame.rows() for name, frame in tables.items()})
 
     def _refuse_bad_rows(
         self, tables: Mapping[str, TableFrame], sources: Mapping[str, tuple[Source, ...]]

@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast._base.files import make_directories
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork
-from holdfast.errors import HoldfastError, InvariantViolated, SparkLost, from_text
+from holdfast.errors import HoldfastError, InvariantViolated, RunStopped, SparkLost, from_text
 from holdfast.spark.load import search_path
 from holdfast.spark.wire import Start, line, pack, unpack_outcome
 
@@ -28,18 +28,31 @@ class ChildExecutor:
 
     replaceable = True
 
-    def __init__(self, start: Start) -> None:
-        """Start a child at once, so that Spark comes up while inputs are being hashed."""
-        self._start = start
+    def __init__(self, start: Start, output: int) -> None:
+        """Start a child at once, so that Spark comes up while inputs are being hashed.
+
+        What stages print goes to the descriptor `output`.
+        """
+        self._start, self._output = start, output
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
-        self._ready = False
+        self._ready = self._working = self._stopped = False
         self._spawn()
 
-    @property
-    def pid(self) -> int | None:
-        """The child's process id, while there is one."""
-        return self._process.pid if self._process else None
+    def stop(self) -> None:
+        """Begin no other work; end Spark now unless it is at one. For a signal handler: it only
+        sets a flag and kills. Whoever waits for Spark, or asks it, gets RunStopped.
+        """
+        self._stopped = True
+        if not self._working:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the child and everything it started, whatever it is doing. Waits for nothing."""
+        # A session of its own: child, JVM and Python workers are one group.
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def check(self) -> None:
         """Have the child build every result on no rows."""
@@ -57,9 +70,7 @@ class ChildExecutor:
         """End the child and everything it started."""
         if self._process is None:
             return
-        # A session of its own: child, JVM and Python workers are one group.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.kill()
         self._process.wait()
         self._process = None
         if self._channel is not None:
@@ -67,18 +78,33 @@ class ChildExecutor:
             self._channel = None
 
     def _do(self, **request: Any) -> Outcome:
-        if self._process is None:
-            self._spawn()
         try:
-            if not self._ready:
-                self._receive()
-                self._ready = True
-            self._send(request)
-            return unpack_outcome(self._receive()["outcome"])
+            return self._ask(request)
+        except SparkLost as error:
+            self.close()
+            if self._stopped and not self._working:
+                raise _stopped() from error
+            raise
         except HoldfastError as error:
-            if isinstance(error, (SparkLost, InvariantViolated)) or not self._ready:
+            if isinstance(error, InvariantViolated) or not self._ready:
                 self.close()
             raise
+        finally:
+            self._working = False
+
+    def _ask(self, request: dict[str, Any]) -> Outcome:
+        if self._process is None and not self._stopped:
+            self._spawn()
+        if not self._ready:
+            self._receive()
+            self._ready = True
+        # From here on `stop` waits for the work. Before, it has ended Spark: nothing was begun.
+        self._working = "check" not in request
+        if self._stopped:
+            self._working = False
+            raise _stopped()
+        self._send(request)
+        return unpack_outcome(self._receive()["outcome"])
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
@@ -99,7 +125,7 @@ class ChildExecutor:
                     str(os.getpid()),
                 ],
                 stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno(),  # what stages print must not mix with our answers
+                stdout=self._output,  # what stages print must not mix with our answers
                 stderr=errors,  # what PySpark says of a dying JVM is not for people
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -109,14 +135,16 @@ class ChildExecutor:
         self._send({"start": asdict(self._start)})
 
     def _send(self, request: dict[str, Any]) -> None:
-        assert self._channel is not None  # noqa: S101 - for the type checker
+        if self._channel is None:
+            raise SparkLost(error="it was ended")
         try:
             self._channel.sendall(line(**request))
         except OSError as error:
             raise SparkLost(error=self._ending()) from error
 
     def _receive(self) -> dict[str, Any]:
-        assert self._channel is not None  # noqa: S101 - for the type checker
+        if self._channel is None:
+            raise SparkLost(error="it was ended")
         data = b""
         while not data.endswith(b"\n"):
             try:
@@ -135,3 +163,7 @@ class ChildExecutor:
         code = self._process.wait() if self._process else 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"its process ended with {how}"
+
+
+def _stopped() -> RunStopped:
+    return RunStopped(what="stopped before Spark began a batch", resume="Run again.")

@@ -55,7 +55,7 @@ def unpack_series(values: dict[str, Any]) -> SeriesWork:
 
 def unpack_outcome(values: dict[str, Any]) -> Outcome:
     """Return the outcome that was sent."""
-    return Outcome(values["rows_read"], tuple(values["columns"]))
+    return Outcome(values["rows"], tuple(values["columns"]))
 
 
 def _sources(values: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[Source, ...]]:

@@ -43,7 +43,7 @@ class PlainExecutor:
         if self._before:
             self._before(work)
         bases = {table: self._read(table, some) for table, some in work.chunks.items()}
-        rows = sum(len(some) for some in bases.values())
+        rows = {table: len(some) for table, some in bases.items()}
         bases |= {table: self._read(table, some) for table, some in work.pins.items()}
         for output in self._spec.segments[work.segment - 1].outputs:
             if output.table not in work.chunks:
@@ -53,7 +53,7 @@ class PlainExecutor:
             else:
                 made = self._frame(output.name, bases)
             _write_lines(Path(work.directory, output.name, "part-0.jsonl"), map(json.dumps, made))
-        return Outcome(rows_read=rows)
+        return Outcome(rows=rows)
 
     def run_series(self, work: SeriesWork) -> Outcome:
         """Compute a result and write it in its order, as CSV without a header."""

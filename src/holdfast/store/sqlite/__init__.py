@@ -11,12 +11,19 @@ from pathlib import Path
 from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.files import os_errors
 from holdfast.config import DEFAULT, Config
-from holdfast.errors import Damaged
+from holdfast.errors import Damaged, StoreOlder
+from holdfast.store.sqlite import schema
 from holdfast.store.sqlite.connection import Database, require_sqlite
 from holdfast.store.sqlite.intake import IntakePart
 from holdfast.store.sqlite.leases import LeasePart
 from holdfast.store.sqlite.runs import RunPart
-from holdfast.store.sqlite.schema import create_file, is_current, migrate, sweep_temporary
+from holdfast.store.sqlite.schema import (
+    create_file,
+    is_current,
+    migrate,
+    sweep_temporary,
+    version_of,
+)
 from holdfast.store.sqlite.topics import TopicPart
 from holdfast.store.sqlite.work import WorkPart
 
@@ -54,6 +61,27 @@ class SqliteStore(LeasePart, IntakePart, WorkPart, RunPart, TopicPart):
             with database.transaction() as connection:
                 migrate(connection)
         return cls(database, clock or SystemClock())
+
+    @classmethod
+    def look(cls, path: Path | str, config: Config = DEFAULT) -> SqliteStore:
+        """Open the store file `path` for questions: nothing is made, removed or migrated.
+
+        Whoever asks holds no lock, so a migration could meet a process of an older Holdfast.
+
+        Raises:
+            StoreOlder: it is to be migrated first.
+            DependencyMissing, Damaged, StoreNewer, StorageFailed: see `open`.
+        """
+        require_sqlite()
+        with os_errors(path):
+            database = Database.file(Path(path), config)
+        with database.reading() as connection:
+            current = is_current(connection, path=database.label)
+            found, known = version_of(connection), len(schema.MIGRATIONS)
+        if not current:
+            database.close()
+            raise StoreOlder(path=database.label, found=found, known=known)
+        return cls(database, SystemClock())
 
     @classmethod
     def memory(cls, config: Config = DEFAULT, clock: Clock | None = None) -> SqliteStore:

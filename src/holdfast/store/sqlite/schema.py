@@ -235,6 +235,11 @@ CREATE TABLE group_offset (
 MIGRATIONS: tuple[str, ...] = (_RUNS + _WORK + _TOPICS,)
 
 
+def version_of(connection: apsw.Connection) -> int:
+    """Return how many migrations a database has seen; 0 for an empty one."""
+    return int(connection.pragma("user_version"))
+
+
 def is_current(connection: apsw.Connection, *, path: str) -> bool:
     """Tell whether a store has the newest version; False: it is to be migrated.
 
@@ -242,7 +247,7 @@ def is_current(connection: apsw.Connection, *, path: str) -> bool:
         Damaged: the file is no Holdfast store.
         StoreNewer: a newer Holdfast wrote it.
     """
-    version = int(connection.pragma("user_version"))
+    version = version_of(connection)
     if version < 1 or connection.pragma("application_id") != APPLICATION_ID:
         raise Damaged(path=path, what="the file is empty or is no Holdfast store")
     if version > len(MIGRATIONS):
@@ -252,7 +257,7 @@ def is_current(connection: apsw.Connection, *, path: str) -> bool:
 
 def migrate(connection: apsw.Connection) -> None:
     """Bring the database to the newest version, in an open transaction. An empty one is made."""
-    version = int(connection.pragma("user_version"))
+    version = version_of(connection)
     for script in MIGRATIONS[version:]:
         connection.execute(script)
     if version == 0:

@@ -1,0 +1,64 @@
+"""`holdfast gc`: removes what no committed row refers to, and says what and how much."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from holdfast.cli.words import counted, size_of
+from holdfast.engine.garbage import Garbage, find_garbage, remove_garbage, weigh
+from holdfast.engine.state import existing, hold, locked, look
+
+
+def gc_command(state: Path, *, dry_run: bool, as_json: bool) -> None:
+    """Remove garbage, or only say what would go. Refused while a process works in the state."""
+    directory = existing(state)
+    if dry_run:
+        with locked(directory), look(state) as (_, store):
+            garbage = find_garbage(directory, store)
+            facts = _facts(garbage)
+    else:
+        with hold(state) as held:
+            garbage = find_garbage(directory, held.store)
+            facts = _facts(garbage)
+            remove_garbage(held, garbage)
+    if as_json:
+        sys.stdout.write(json.dumps({"dry_run": dry_run, **facts}) + "\n")
+        return
+    for text in _lines(garbage, facts, dry_run=dry_run):
+        sys.stdout.write(text + "\n")
+    again = " without --dry-run removes it" if dry_run else ""
+    quoted = shlex.quote(str(state))
+    verb = "gc" if dry_run else "verify"
+    sys.stdout.write(f"next: holdfast {verb} --state {quoted}{again}\n")
+
+
+def _facts(garbage: Garbage) -> dict[str, int]:
+    """Weigh it, before it is gone."""
+    orphans, temporary = weigh(garbage.orphans), weigh(garbage.temporary)
+    uploads = weigh(garbage.uploads)
+    return {
+        "orphans": orphans.count,
+        "temporary": temporary.count,
+        "uploads": uploads.count,
+        "records": sum(count for _, count in garbage.records),
+        "bytes": orphans.size + temporary.size + uploads.size,
+    }
+
+
+def _lines(garbage: Garbage, facts: dict[str, int], *, dry_run: bool) -> list[str]:
+    verb = "would remove" if dry_run else "removed"
+    paths = (*garbage.orphans, *garbage.temporary, *garbage.uploads)
+    lines = [f"{verb} {path}" for path in paths]
+    lines += [
+        f"{verb} {counted(count, 'record')} of topic {name}" for name, count in garbage.records
+    ]
+    parts = [
+        counted(facts["orphans"], "orphan directory", "orphan directories"),
+        counted(facts["temporary"], "half-written upload"),
+        counted(facts["uploads"], "unbound upload"),
+        counted(facts["records"], "log record"),
+    ]
+    return [*lines, f"{verb} {', '.join(parts)}: {size_of(facts['bytes'])} of files"]

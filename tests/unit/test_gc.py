@@ -1,0 +1,110 @@
+"""`holdfast gc`: it removes what no committed row refers to, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.crash.gc_work import KINDS, check_collected, garbage_in, make_littered
+from tests.crash.workloads import SMALL, make_pipeline
+from tests.unit.plain_runs import files_below, rows_of, run_toy
+
+from holdfast._base.ids import Ordinal
+from holdfast.blobs.local import LocalBlobs
+from holdfast.cli.gc import gc_command
+from holdfast.engine.barrier import is_complete
+from holdfast.engine.drive import open_run
+from holdfast.engine.executor import BatchWork, SeriesWork
+from holdfast.engine.state import hold
+from holdfast.errors import DiskFull, StateBusy
+from holdfast.intake.upload import put_chunk
+from holdfast.store.rows import Chunk, ChunkKind
+
+
+def test_a_dry_run_tells_all_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_littered(tmp_path)
+    files, rows = files_below(tmp_path), rows_of(tmp_path, apart=())
+    gc_command(tmp_path / "state", dry_run=True, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["orphans"], told["temporary"], told["uploads"]) == (4, 1, 2)
+    assert told["bytes"] == 4 * 100 + len(b"half") + 2 * len(b"nobody binds this")
+    assert told["records"] == len(rows["record"]) > 0
+    assert files_below(tmp_path) == files
+    assert rows_of(tmp_path, apart=()) == rows
+    gc_command(tmp_path / "state", dry_run=True, as_json=False)
+    text = capsys.readouterr().out
+    assert "would remove 4 orphan directories, 1 half-written upload, 2 unbound uploads" in text
+    assert text.splitlines()[-1].startswith("next: holdfast gc --state ")
+
+
+def test_all_of_it_goes_and_the_run_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_littered(tmp_path)
+    before = rows_of(tmp_path)
+    gc_command(tmp_path / "state", dry_run=False, as_json=True)
+    first = json.loads(capsys.readouterr().out)
+    after = rows_of(tmp_path)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"condemned", "record", "shard"}
+    assert after["record"] == []
+    check_collected(tmp_path)
+    gc_command(tmp_path / "state", dry_run=False, as_json=True)
+    again = json.loads(capsys.readouterr().out)
+    assert [first[kind] > 0 for kind in KINDS] == [True] * 4
+    assert [again[kind] for kind in KINDS] == [0] * 4
+    assert again["bytes"] == 0
+
+
+def test_it_is_refused_while_a_process_works_there(tmp_path: Path) -> None:
+    make_littered(tmp_path)
+    with hold(tmp_path / "state"):
+        for dry_run in (True, False):
+            with pytest.raises(StateBusy):
+                gc_command(tmp_path / "state", dry_run=dry_run, as_json=True)
+    assert all(getattr(garbage_in(tmp_path), kind) for kind in KINDS)
+
+
+def test_an_unfinished_run_keeps_its_records_and_uploads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hold(tmp_path / "state", SMALL) as held:
+        run = open_run(held.store, make_pipeline().spec(), tmp_path)
+        blobs = LocalBlobs(held.directory.blobs)
+        chunk = Chunk("sales", "", Ordinal(1), ChunkKind.BLOB, "", 0, "")
+        put_chunk(
+            held.store, blobs, run.run_id, chunk, [b"shop,amount\na,1\n"], barrier=is_complete
+        )
+    before, files = rows_of(tmp_path), files_below(tmp_path)
+    gc_command(tmp_path / "state", dry_run=False, as_json=False)
+    assert "removed 0 orphan directories" in capsys.readouterr().out
+    assert rows_of(tmp_path) == before
+    assert files_below(tmp_path) == files
+
+
+def test_a_run_that_was_interrupted_resumes_after_gc(tmp_path: Path) -> None:
+    """The orphans of its last attempt go, its committed batches stay."""
+    done = []
+
+    def fail(work: BatchWork | SeriesWork) -> None:
+        done.append(work)
+        if len(done) == 3:
+            (Path(work.directory) / "large").mkdir(parents=True)
+            raise DiskFull(path="x")
+
+    with pytest.raises(DiskFull):
+        run_toy(tmp_path, before=fail)
+    assert len(garbage_in(tmp_path).orphans) == 1
+    assert garbage_in(tmp_path).records == (), "an open run keeps its log"
+    gc_command(tmp_path / "state", dry_run=False, as_json=True)
+    assert garbage_in(tmp_path).orphans == ()
+    run_toy(tmp_path)
+    check_collected_after_gc(tmp_path)
+
+
+def check_collected_after_gc(root: Path) -> None:
+    gc_command(root / "state", dry_run=False, as_json=True)
+    check_collected(root)
