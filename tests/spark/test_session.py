@@ -10,8 +10,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from holdfast.errors import SparkNotStarted
-from holdfast.spark import session
-from holdfast.spark.java import Java
 
 
 def test_the_session_is_in_utc_and_writes_whole_jobs_or_nothing(spark: SparkSession) -> None:
@@ -38,26 +36,6 @@ def test_a_changed_byte_in_a_parquet_page_is_an_error(spark: SparkSession, tmp_p
     file.write_bytes(data.replace(b"value-500", b"value-5x0"))
     with pytest.raises((PySparkException, Py4JJavaError), match="CRC checksum"):
         spark.read.parquet(path).collect()
-
-
-def test_what_the_user_sets_wins_and_java_options_are_added_to_ours() -> None:
-    java = Java(Path("/none"), "17", "PATH")
-    ours = session._settings("local[2]", java, short=True)
-    merged = session._merged(
-        ours, {"spark.sql.shuffle.partitions": "7", session.JAVA_OPTIONS: "-Dx=1"}
-    )
-    assert merged["spark.sql.shuffle.partitions"] == "7"
-    assert merged[session.JAVA_OPTIONS] == f"{ours[session.JAVA_OPTIONS]} -Dx=1"
-    assert "-XX:TieredStopAtLevel=1" in ours[session.JAVA_OPTIONS]
-    plain = session._settings("local[2]", java, short=False)
-    assert "-XX:TieredStopAtLevel=1" not in plain[session.JAVA_OPTIONS]
-
-
-def test_a_cluster_decides_itself_where_drivers_are_reached_and_how_wide_shuffles_are() -> None:
-    java = Java(Path("/none"), "17", "PATH")
-    settings = session._settings("spark://host:7077", java, short=False)
-    for name in ("spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions"):
-        assert name not in settings
 
 
 PROGRAM = """

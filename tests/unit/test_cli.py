@@ -17,6 +17,8 @@ from holdfast.engine.state import hold
 
 COMMANDS = [
     ("run",),
+    ("init",),
+    ("doctor",),
     ("status",),
     ("barrier",),
     ("verify",),
@@ -83,6 +85,7 @@ def test_help_of_every_command_has_an_example(shell: Shell, command: tuple[str, 
     ended = shell(*command, "--help")
     assert ended.code == 0
     assert f"Example: holdfast {' '.join(command)}" in ended.out
+    assert "--json" in ended.out
     assert ended.err == ""
 
 
@@ -105,7 +108,8 @@ for command in json.loads(sys.argv[1]):
         main()
     except SystemExit as ended:
         codes.append(ended.code)
-heavy = {"pyspark", "py4j", "pandas", "numpy", "pyarrow", "apsw"} & set(sys.modules)
+heavy = {"pyspark", "py4j", "pandas", "numpy", "pyarrow", "apsw", "rich", "pydantic"}
+heavy &= set(sys.modules)
 print(json.dumps([codes, sorted(heavy), time.process_time()]))
 """
 
@@ -235,11 +239,91 @@ def test_bad_options_are_refused_before_any_state_is_made(
     assert not (shell.root / "state").exists()
 
 
-def test_an_option_that_is_no_number_is_a_usage_error(shell: Shell) -> None:
+def test_an_option_that_is_no_size_is_refused_with_an_example(shell: Shell) -> None:
     ended = shell.run("coffee", "--batch-bytes", "many")
-    assert ended.code == 2
-    assert "Traceback" not in ended.err
+    ended.one_line("USAGE_INVALID", "--batch-bytes many", "64MiB", exit_code=2)
     assert not (shell.root / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("foo",), ("'foo'", "See: holdfast --help")),
+        (("rum",), ("'rum'", "Did you mean 'run'?", "See: holdfast --help")),
+        (("--foo",), ("--foo", "See: holdfast --help")),
+        (("run",), ("pipeline", "See: holdfast run --help")),
+        (("run", "coffee", "--out", "o", "--state", "s"), ("--input",)),
+        (("run", "coffee", "--inptu", "x"), ("--inptu", "--input")),
+        (("run", "coffee", "--input"), ("--input", "argument")),
+        (("verify", "--state", "s", "more"), ("more", "See: holdfast verify --help")),
+        (("coffee",), ("missing command", "See: holdfast coffee --help")),
+        (("coffee", "generate"), ("--out", "See: holdfast coffee generate --help")),
+        (("coffee", "generate", "--out", "o", "--seed", "x"), ("--seed", "integer")),
+    ],
+    ids=" ".join,
+)
+def test_a_bad_command_line_is_one_line_like_any_other_error(
+    shell: Shell, arguments: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    shell(*arguments).one_line("USAGE_INVALID", *parts, exit_code=2)
+    assert list(shell.root.iterdir()) == []
+
+
+def test_no_command_at_all_is_help(shell: Shell) -> None:
+    assert (shell().code, shell().out) == (0, shell("--help").out)
+
+
+def test_settings_come_from_the_file_of_the_working_directory(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master is one that is refused, so that what was resolved shows."""
+    (shell.root / "holdfast.toml").write_text('master = "yarn"\n')
+    shell.run("coffee").one_line("CLUSTER_NEEDS_SHARED_STATE", "yarn", exit_code=1)
+    monkeypatch.setenv("HOLDFAST_MASTER", "k8s://x")
+    shell.run("coffee").one_line("CLUSTER_NEEDS_SHARED_STATE", "k8s://x", exit_code=1)
+    ended = shell.run("coffee", "--master", "spark://y")
+    ended.one_line("CLUSTER_NEEDS_SHARED_STATE", "spark://y", exit_code=1)
+    (shell.root / "other.toml").write_text("batch_byte = 1\n")
+    ended = shell.run("coffee", "--config", "other.toml")
+    ended.one_line("USAGE_INVALID", "other.toml:1", "batch_bytes", exit_code=2)
+
+
+def completed(words: str, cwd: Path) -> list[str]:
+    """Return what the shell would offer, asked as the installed bash script asks."""
+    asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    asked["COMP_CWORD"] = str(len(words.split(" ")) - 1)
+    ended = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli"],
+        env={**os.environ, **asked},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ended.stdout.split()
+
+
+def test_the_shell_completes_verbs_options_and_pipelines(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "deep.py").write_text("")
+    assert completed("holdfast ver", tmp_path) == ["verify"]
+    assert completed("holdfast run ", tmp_path) == ["coffee", "mine.py"]
+    assert completed("holdfast run cof", tmp_path) == ["coffee"]
+    assert completed("holdfast run sub/", tmp_path) == ["sub/deep.py"]
+    assert "--batch-bytes" in completed("holdfast run coffee --b", tmp_path)
+
+
+def test_the_completion_script_is_for_this_command() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli"],
+        env={**os.environ, "_HOLDFAST_COMPLETE": "source_bash"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "_HOLDFAST_COMPLETE=complete_bash" in ended.stdout
+    assert "complete -o default -F _holdfast_completion holdfast" in ended.stdout
 
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://x"])
@@ -385,6 +469,16 @@ def test_coffee_refuses_a_scale_that_makes_no_sense(shell: Shell, verb: str, sca
     ended = shell("coffee", verb, "--scale", scale, "--out", "made")
     ended.one_line("USAGE_INVALID", "scale", exit_code=2)
     assert not (shell.root / "made").exists()
+
+
+def test_coffee_answers_in_json_too(shell: Shell) -> None:
+    options = ("--scale", "0.0001", "--json")
+    made = json.loads(shell("coffee", "generate", "--out", "made", *options).out)
+    sizes = [path.stat().st_size for path in (shell.root / "made").iterdir()]
+    assert made == {"out": "made", "files": len(sizes), "bytes": sum(sizes)}
+    told = json.loads(shell("coffee", "oracle", "--out", "right", *options).out)
+    assert told["out"] == "right"
+    assert told["q1_rows"] >= 0
 
 
 def test_coffee_generate_does_not_write_into_a_full_directory(shell: Shell) -> None:

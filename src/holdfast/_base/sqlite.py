@@ -25,13 +25,18 @@ SQLITE_MIN = (3, 51, 3)
 """Older ones have the WAL-reset bug: they lose committed data when two processes write."""
 
 
+def sqlite_version() -> str:
+    """Return the version of the SQLite that `apsw` brings."""
+    return apsw.sqlite_lib_version()
+
+
 def require_sqlite() -> None:
     """Refuse a SQLite that is known to lose data.
 
     Raises:
         DependencyMissing: the SQLite of `apsw` is older than 3.51.3.
     """
-    found = apsw.sqlite_lib_version()
+    found = sqlite_version()
     if tuple(int(part) for part in found.split(".")[:3]) < SQLITE_MIN:
         wanted = ".".join(map(str, SQLITE_MIN))
         raise DependencyMissing(

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast.cli import coffee
 from holdfast.cli.exits import exit_code, one_line
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UsageInvalid
 
 app = typer.Typer(
     name="holdfast",
     help="Data pipelines on Spark that lose nothing, repeat nothing and buy nothing twice.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -29,6 +30,32 @@ app.add_typer(coffee.app, name="coffee")
 State = Annotated[Path, typer.Option(help="Directory that holds the run's state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Run = Annotated[str | None, typer.Argument(help="A run's id; default all, or the only one.")]
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="File with settings.",
+        show_default="holdfast.toml, if it is there",
+    ),
+]
+Master = Annotated[
+    str | None, typer.Option(help="Where Spark runs.", show_default="local[*]: all cores here")
+]
+SparkConf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given again."),
+]
+
+
+def _pipelines(incomplete: str) -> list[str]:
+    """Return what may be meant: bundled pipelines, and pipeline files below that directory."""
+    from holdfast.spark.load import BUNDLED
+
+    typed = Path(incomplete)
+    folder = typed if incomplete.endswith("/") else typed.parent
+    files = [str(path) for path in sorted(folder.glob("*.py"))]
+    return [name for name in (*BUNDLED, *files) if name.startswith(incomplete)]
 
 
 def _version(wanted: bool) -> None:
@@ -49,28 +76,45 @@ def _root(
 @app.command()
 def run(
     pipeline: Annotated[
-        str, typer.Argument(help="A bundled name (coffee), module:object, or a .py file.")
+        str,
+        typer.Argument(
+            help="A bundled name (coffee), module:object, or a .py file.",
+            autocompletion=_pipelines,
+        ),
     ],
     input: Annotated[Path, typer.Option(help="Directory with the input files.")],  # noqa: A002
     out: Annotated[Path, typer.Option(help="Directory for the result files.")],
     state: State,
     format: Annotated[  # noqa: A002
-        str | None, typer.Option(help="Format of the input files: csv, json or parquet.")
+        str | None,
+        typer.Option(
+            help="Format of the input files: csv, json or parquet.",
+            show_default="as each input declares it",
+        ),
     ] = None,
-    master: Annotated[str | None, typer.Option(help="Spark master; default local[*].")] = None,
-    spark_conf: Annotated[
-        list[str] | None, typer.Option(help="A Spark setting K=V; may be given again.")
-    ] = None,
+    config: ConfigPath = None,
+    master: Master = None,
+    spark_conf: SparkConf = None,
     shared_state: Annotated[
         bool, typer.Option(help="Say that every machine of the cluster sees these directories.")
     ] = False,
     ignore_unknown: Annotated[
         bool, typer.Option(help="Leave files alone that belong to no table.")
     ] = False,
-    batch_bytes: Annotated[int | None, typer.Option(help="Input of one Spark job.")] = None,
-    chunk_bytes: Annotated[int | None, typer.Option(help="Size at which files are cut.")] = None,
+    batch_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Input of one Spark job.", show_default="64MiB"),
+    ] = None,
+    chunk_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Size at which files are cut.", show_default="32MiB"),
+    ] = None,
     log_format: Annotated[
-        str | None, typer.Option(help="Progress as lines: text or json; default a live view.")
+        str | None,
+        typer.Option(
+            help="Progress as lines: text or json.",
+            show_default="a live view on a terminal, else text",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -87,6 +131,7 @@ def run(
             out=out,
             state=state,
             format=format,
+            config_file=config,
             master=master,
             spark_conf=tuple(spark_conf or ()),
             shared_state=shared_state,
@@ -97,6 +142,35 @@ def run(
             as_json=as_json,
         )
     )
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="Name of the project, and of its directory.")],
+    as_json: Json = False,
+) -> None:
+    """Make a project: a pipeline, sample data, a test, a README. It runs as made.
+
+    Example: holdfast init shop
+    """
+    from holdfast.cli.init import init_command
+
+    init_command(name, as_json=as_json)
+
+
+@app.command()
+def doctor(
+    state: Annotated[Path, typer.Option(help="Directory that is to hold a run's state.")] = Path(),
+    config: ConfigPath = None,
+    as_json: Json = False,
+) -> None:
+    """Look at this machine: Java, packages, disk, memory, settings. Exit code 1: something is red.
+
+    Example: holdfast doctor --state state
+    """
+    from holdfast.cli.doctor import doctor_command
+
+    doctor_command(state, config, as_json=as_json)
 
 
 @app.command()
@@ -156,8 +230,13 @@ def demo(
     scale: Annotated[float, typer.Option(help="Size of the data; 1 is 3.3 GB.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of the data.")] = 1,
     keep: Annotated[
-        Path | None, typer.Option(help="New directory to keep data, state and answers in.")
+        Path | None,
+        typer.Option(
+            help="New directory to keep data, state and answers in.",
+            show_default="a temporary one, removed",
+        ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Generate coffee-shop data, run it, kill it twice, resume, compare with the oracle.
 
@@ -165,14 +244,33 @@ def demo(
     """
     from holdfast.cli.demo import demo_command
 
-    demo_command(scale=scale, seed=seed, keep=keep)
+    demo_command(scale=scale, seed=seed, keep=keep, as_json=as_json)
+
+
+def _app_main(arguments: list[str]) -> None:
+    """Run the verb. A command line that does not parse is an error like any other."""
+    command, path = get_command(app), "holdfast"
+    # Straight to a verb's own help: on the way through the root's options Typer loads pydantic,
+    # which takes longer than all the rest.
+    while arguments[-1] == "--help" and isinstance(command, TyperGroup):
+        if arguments[0] not in command.commands:
+            break
+        path, command = f"{path} {arguments[0]}", command.commands[arguments.pop(0)]
+    try:
+        code = command.main(arguments, prog_name=path, standalone_mode=False)
+    except typer.TyperException as error:
+        what, _, hint = error.format_message().rstrip(".").partition(". ")
+        path = getattr(getattr(error, "ctx", None), "command_path", path)
+        remedy = f"{hint} See: {path} --help".strip()
+        raise UsageInvalid(what=what[:1].lower() + what[1:], remedy=remedy) from error
+    sys.exit(code or 0)
 
 
 def main() -> None:
     """Run the command line. Errors raised on purpose become one line and an exit code."""
     arm_from_environment()
     try:
-        app()
+        _app_main(sys.argv[1:] or ["--help"])
     except OSError as error:
         # Whatever the machine refused where nobody expected it: still one line.
         sys.stderr.write(f"holdfast: [STORAGE_FAILED] {error.filename}: {error.strerror}\n")

@@ -12,10 +12,11 @@ from pathlib import Path
 from holdfast._base.clock import SystemClock
 from holdfast._base.files import os_errors
 from holdfast.cli.exits import exit_code
+from holdfast.cli.settings import load_settings
 from holdfast.cli.stop import Stop
 from holdfast.cli.tell import JsonTeller, Teller, TextTeller
 from holdfast.cli.words import batches, counted
-from holdfast.config import DEFAULT, Config
+from holdfast.config import Config
 from holdfast.engine.drive import Inputs, RunReport, drive
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import hold
@@ -52,12 +53,13 @@ class Request:
     out: Path
     state: Path
     format: str | None = None
+    config_file: Path | None = None
     master: str | None = None
     spark_conf: tuple[str, ...] = ()
     shared_state: bool = False
     ignore_unknown: bool = False
-    batch_bytes: int | None = None
-    chunk_bytes: int | None = None
+    batch_bytes: str | None = None
+    chunk_bytes: str | None = None
     log_format: str | None = None
     as_json: bool = False
 
@@ -109,15 +111,14 @@ class _Job:
         """Run or resume."""
         request = self._request
         spec = _with_format(load_pipeline(request.pipeline).spec(), request.format)
-        conf = _settings(request.spark_conf)
         config = _config(request)
-        _refuse_cluster(request)
+        _refuse_cluster(request, config.master)
         with hold(request.state.resolve(), config) as held:
             return drive(
                 held,
                 spec,
                 lambda: self._inputs(spec),
-                lambda: self._executor(held.directory.spark_log, conf),
+                lambda: self._executor(held.directory.spark_log, config),
                 out=request.out.resolve(),
                 config=config,
                 watch=self._teller,
@@ -131,11 +132,12 @@ class _Job:
             self._size = sum(path.stat().st_size for paths in files.values() for path in paths)
         return Inputs(files)
 
-    def _executor(self, log: Path, conf: dict[str, str]) -> ChildExecutor:
+    def _executor(self, log: Path, config: Config) -> ChildExecutor:
         self._log = log
         self._teller.say("starting", f"starting Spark; its log is {log}", spark_log=str(log))
         short = self._size <= _SHORT_BYTES
-        start = Start(self._request.pipeline, str(log), self._request.master, conf, short)
+        spark = dict(config.spark)
+        start = Start(self._request.pipeline, str(log), config.master, spark, short)
         executor = ChildExecutor(start, self._teller.output())
         self._stop.watch(executor)
         return executor
@@ -159,29 +161,12 @@ def _with_format(spec: PipelineSpec, fmt: str | None) -> PipelineSpec:
     return replace(spec, tables=tables)
 
 
-def _settings(pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageInvalid(what=f"--spark-conf {pair!r}", remedy="Write it as KEY=VALUE.")
-        found[key] = value
-    return found
-
-
 def _config(request: Request) -> Config:
-    config = DEFAULT
-    for name in ("batch_bytes", "chunk_bytes"):
-        value = getattr(request, name)
-        if value is not None and value < 1:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageInvalid(what=f"{flag} {value}", remedy="Give a number of bytes over 0.")
-        config = config if value is None else replace(config, **{name: value})
-    return config
+    flags = {name: getattr(request, name) for name in ("batch_bytes", "chunk_bytes", "master")}
+    return load_settings(request.config_file, flags, request.spark_conf).config
 
 
-def _refuse_cluster(request: Request) -> None:
-    master = request.master or "local"
+def _refuse_cluster(request: Request, master: str) -> None:
     if not master.startswith("local") and not request.shared_state:
         raise ClusterNeedsSharedState(master=master, path=str(request.state))
 

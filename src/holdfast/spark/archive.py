@@ -76,7 +76,8 @@ def train(archive: Path) -> None:
     from holdfast.engine.executor import Source
     from holdfast.intake.split import split_file
     from holdfast.intake.tables import BadRowPolicy, TableSpec
-    from holdfast.spark.session import JAVA_OPTIONS, build_session
+    from holdfast.spark.session import build_session
+    from holdfast.spark.settings import JAVA_OPTIONS
     from holdfast.spark.source import read_csv
 
     spark = build_session(
