@@ -261,6 +261,22 @@ def test_a_lost_commit_is_carried_out_once(
     proxy.close()
 
 
+def test_a_connection_that_is_lost_and_does_not_know_it_is_replaced(
+    opened: Callable[..., PostgresLedger],
+) -> None:
+    """libpq says so in many words; under load it was "cannot exit pipeline mode while busy"."""
+    sessions: list[Any] = []
+
+    def work(sql: Any) -> list[Any]:
+        sessions.append(sql.one("SELECT pg_backend_pid()"))
+        if len(sessions) == 1:
+            raise psycopg.OperationalError("cannot exit pipeline mode while busy")
+        return sessions
+
+    first, second = opened()._server.transact(work)
+    assert first != second
+
+
 def test_a_killed_server_loses_nothing_and_nobody_pays_twice(
     opened: Callable[..., PostgresLedger], postgres: PostgresServer
 ) -> None:

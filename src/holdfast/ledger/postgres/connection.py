@@ -65,6 +65,15 @@ _BEGIN = (
 )
 
 
+def _is_of_the_client(error: psycopg.Error) -> bool:
+    """Tell whether the server did not say it: the line broke, in one of libpq's many words.
+
+    The connection may not know yet that it is lost; nothing more is asked of it.
+    """
+    aborted = isinstance(error, sql_errors.PipelineAborted)
+    return isinstance(error, psycopg.OperationalError) and error.sqlstate is None and not aborted
+
+
 class Sql:
     """Statements inside one transaction."""
 
@@ -132,7 +141,8 @@ class Server:
                 cursor.execute(_BEGIN, (_STATEMENT, _HANGING))
                 return work(Sql(cursor))
         except psycopg.Error as error:
-            if connection.closed:
+            if connection.closed or _is_of_the_client(error):
+                connection.close()
                 # `from None`, here and below: a chain of errors may quote the connection's text.
                 raise LedgerUnreachable(
                     ledger=self._address.label, error=self._address.safe(error)
