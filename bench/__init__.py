@@ -1,0 +1,1 @@
+"""Benchmarks: each module answers one question. See docs/performance.md."""

@@ -1,0 +1,180 @@
+"""What all benchmarks share: machine facts, process trees, result files.
+
+A result file is `bench/results/NAME.json`: machine, settings, figures with all their values
+(`holdfast.cli.measure.Figure`). Nothing here knows what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from holdfast.cli.measure import Figure, table
+
+RESULTS = Path(__file__).parent / "results"
+ROUNDS = 5
+"""Fewer values have no median worth the name."""
+MIB = 1 << 20
+POLL_S = 0.5
+"""How often memory is looked at: a shorter peak may be missed. A look costs 10 ms of a core, which
+at ten looks a second would be part of what is measured."""
+
+
+@dataclass(slots=True)
+class Tree:
+    """What this process and all below it used, between the start and the end of a `with`."""
+
+    cpu_s: float = 0.0
+    written_bytes: int = 0
+    peak_mib: dict[str, float] = field(default_factory=dict)
+    """The largest resident size seen of each kind of process; of several alike, their sum."""
+
+
+@contextmanager
+def tree_watched() -> Iterator[Tree]:
+    """Watch this process's tree: CPU time, bytes handed to the kernel for writing, memory."""
+    tree, ended = Tree(), threading.Event()
+    cpu, written = _cpu_s(), _written_bytes()
+
+    def watch() -> None:
+        while not ended.wait(POLL_S):
+            _look_at_memory(tree)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    _look_at_memory(tree)
+    thread.start()
+    try:
+        yield tree
+    finally:
+        ended.set()
+        thread.join()
+        tree.cpu_s = _cpu_s() - cpu
+        tree.written_bytes = _written_bytes() - written
+
+
+def _processes() -> list[psutil.Process]:
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of the tree; children that have ended count with their parents."""
+    total = 0.0
+    for process in _processes():
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _kind(process: psutil.Process) -> str:
+    """Return what a process is to us: java, the bench itself, or one of Spark's Python workers."""
+    if process.pid == os.getpid():
+        return "driver"
+    name = str(process.name())
+    return "python workers" if name.startswith("python") else name
+
+
+def _look_at_memory(tree: Tree) -> None:
+    sizes: dict[str, float] = {}
+    for process in _processes():
+        with suppress(psutil.Error):
+            kind = _kind(process)
+            sizes[kind] = sizes.get(kind, 0.0) + process.memory_info().rss / MIB
+    for kind, size in {**sizes, "all processes": sum(sizes.values())}.items():
+        tree.peak_mib[kind] = max(tree.peak_mib.get(kind, 0.0), size)
+
+
+def _written_bytes() -> int:
+    """Return what the tree handed to the disk; children that have ended count with their parents.
+
+    A file that is deleted before the kernel wrote it out counts as well.
+    """
+    total = 0
+    for process in _processes():
+        with suppress(psutil.Error, OSError):
+            text = Path(f"/proc/{process.pid}/io").read_text(encoding="ascii")
+            facts = dict(line.split(": ") for line in text.splitlines())
+            total += int(facts["write_bytes"])
+    return total
+
+
+def machine() -> dict[str, Any]:
+    """Return what a reader needs to judge the figures by."""
+    cpu = ""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        cpu = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load_1m": round(os.getloadavg()[0], 2),
+    }
+
+
+def write_result(
+    name: str,
+    figures: Sequence[Figure],
+    settings: dict[str, Any],
+    *,
+    load: float,
+    to: Path = RESULTS,
+) -> Path:
+    """Write a result file; `load` is the machine's load before the benchmark itself loaded it."""
+    to.mkdir(parents=True, exist_ok=True)
+    path = to / f"{name}.json"
+    content = {
+        "name": name,
+        "machine": {**machine(), "load_1m": round(load, 2)},
+        "settings": settings,
+        "figures": [one.as_json() for one in figures],
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="ascii")
+    return path
+
+
+def read_result(path: Path) -> tuple[dict[str, Any], list[Figure]]:
+    """Return a result file's facts and its figures."""
+    content = json.loads(path.read_text(encoding="ascii"))
+    return content, [Figure.from_json(one) for one in content.pop("figures")]
+
+
+@contextmanager
+def workspace(at: Path | None = None, *, keep: Path | None = None) -> Iterator[Path]:
+    """Yield a directory for one benchmark, removed at its end unless it is to be kept."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.absolute()
+        return
+    path = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=at))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def say_table(figures: Sequence[Figure]) -> None:
+    """Print figures as a table."""
+    for line in table(figures):
+        say(line)
