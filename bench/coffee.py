@@ -12,12 +12,21 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bench.harness import ROUNDS, Tree, say, say_table, tree_watched, workspace, write_result
+from bench.harness import (
+    RESULTS,
+    Size,
+    Tree,
+    say,
+    say_table,
+    session,
+    tree_watched,
+    workspace,
+    write_result,
+)
+from bench.last_end import after_last_end
 from bench.peers import run_duckdb, run_polars
 from holdfast.apps.coffee.pipeline import pipe
 from holdfast.cli.coffee_race import CoffeeRace
@@ -27,29 +36,11 @@ from holdfast.engine.events import Event, EventKind
 from holdfast.engine.state import hold
 from holdfast.spark.execute import SparkExecutor
 from holdfast.spark.run import gather
-from holdfast.spark.session import build_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 REACH = {0.1: 1.1, 1.0: 1.0}
 """Times the plain typed batch, by scale."""
-
-
-@contextmanager
-def session(root: Path, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Yield the session that `holdfast run` would build for a long run."""
-    spark = build_session(
-        master=None,
-        app_name="holdfast bench",
-        conf=conf or {},
-        log_file=root / "spark.log",
-        short=False,
-    )
-    try:
-        yield spark
-    finally:
-        spark.stop()
+AFTER_END = "last END to last result"
+REACH_AFTER_END = {0.1: 0.35, 1.0: 0.15}
 
 
 class Watched:
@@ -66,9 +57,24 @@ class Watched:
         return took
 
 
+def figures(size: Size, root: Path) -> list[Figure]:
+    """Return the figures of the race at every scale of a size."""
+    made: list[Figure] = []
+    with session(root) as spark:
+        for scale in size.scales:
+            say(f"coffee: scale {scale:g}")
+            race = CoffeeRace(spark, root, scale=scale)
+            made += measure(race, scale, size.rounds, peers=size.name != "quick")
+    return made
+
+
 def sides_of(race: CoffeeRace, *, peers: bool) -> dict[str, Watched]:
     """Return the sides of the race by name."""
-    sides = {"pipeline": race.pipeline, "plain typed": race.typed}
+    sides = {
+        "pipeline": race.pipeline,
+        "plain typed": race.typed,
+        AFTER_END: lambda: after_last_end(race),
+    }
     if peers:
         sides |= {
             "plain text": race.text,
@@ -87,8 +93,8 @@ def measure(race: CoffeeRace, scale: float, rounds: int, *, peers: bool = True) 
         side.trees.clear()
     seconds = in_turn(sides, rounds, say)
     name = f"coffee {scale:g}"
-    figures = [Figure(f"{name}: {side}", "s", tuple(took)) for side, took in seconds.items()]
-    figures.append(
+    made = [Figure(f"{name}: {side}", "s", tuple(took)) for side, took in seconds.items()]
+    made.append(
         ratio(
             f"{name}: pipeline / plain typed",
             seconds["pipeline"],
@@ -96,29 +102,35 @@ def measure(race: CoffeeRace, scale: float, rounds: int, *, peers: bool = True) 
             reach=REACH.get(scale),
         )
     )
-    figures += [
+    made.append(
+        ratio(
+            f"{name}: {AFTER_END} / plain typed",
+            seconds[AFTER_END],
+            seconds["plain typed"],
+            reach=REACH_AFTER_END.get(scale),
+        )
+    )
+    made += [
         ratio(f"{name}: pipeline / {side}", seconds["pipeline"], seconds[side])
-        for side in sides
-        if side not in ("pipeline", "plain typed")
+        for side in ("plain text", "DuckDB", "Polars")
+        if side in sides
     ]
     cpu = {side: [tree.cpu_s for tree in sides[side].trees] for side in sides}
-    figures.append(
-        ratio(f"{name}: CPU, pipeline / plain typed", cpu["pipeline"], cpu["plain typed"])
-    )
-    return figures + used(name, race, sides)
+    made.append(ratio(f"{name}: CPU, pipeline / plain typed", cpu["pipeline"], cpu["plain typed"]))
+    return made + used(name, race, sides)
 
 
 def used(name: str, race: CoffeeRace, sides: Mapping[str, Watched]) -> list[Figure]:
     """Return memory of every process and bytes written per byte read."""
-    figures = []
+    made = []
     for side in ("pipeline", "plain typed"):
         trees = sides[side].trees
         for kind in sorted({kind for tree in trees for kind in tree.peak_mib}):
             peaks = tuple(tree.peak_mib.get(kind, 0.0) for tree in trees)
-            figures.append(Figure(f"{name}: {side}, peak memory, {kind}", "MiB", peaks))
+            made.append(Figure(f"{name}: {side}, peak memory, {kind}", "MiB", peaks))
         written = tuple(tree.written_bytes / race.bytes for tree in trees)
-        figures.append(Figure(f"{name}: {side}, bytes written per byte read", "B/B", written))
-    return figures
+        made.append(Figure(f"{name}: {side}, bytes written per byte read", "B/B", written))
+    return made
 
 
 def profile(race: CoffeeRace) -> None:
@@ -166,7 +178,7 @@ def main() -> None:
     """Run this benchmark alone."""
     parser = argparse.ArgumentParser(prog="bench.coffee")
     parser.add_argument("--scale", type=float, default=0.1)
-    parser.add_argument("--rounds", "--repeats", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", "--repeats", type=int, default=5)
     parser.add_argument("--no-peers", action="store_true", help="only pipeline and plain typed")
     parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
     parser.add_argument("--keep", type=Path, help="keep data here, and find it here again")
@@ -174,7 +186,7 @@ def main() -> None:
     parser.add_argument(
         "--event-log", type=Path, help="with --profile: Spark's event log goes here"
     )
-    parser.add_argument("--save", help="write bench/results/NAME.json")
+    parser.add_argument("--save", action="store_true", help="write bench/results/coffee.json")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     with workspace(options.dir, keep=options.keep) as root:
@@ -192,11 +204,11 @@ def main() -> None:
                 race.pipeline()
                 profile(race)
                 return
-            figures = measure(race, options.scale, options.rounds, peers=not options.no_peers)
-    say_table(figures)
+            made = measure(race, options.scale, options.rounds, peers=not options.no_peers)
+    say_table(made)
     if options.save:
-        settings = {"scale": options.scale, "rounds": options.rounds}
-        say(f"wrote {write_result(options.save, figures, settings, load=load)}")
+        settings = {"size": f"scale {options.scale:g}", "rounds": options.rounds}
+        say(f"wrote {write_result('coffee', made, settings, load=load, to=RESULTS)}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A result file is `bench/results/NAME.json`: machine, settings, figures with all 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -13,23 +14,54 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from holdfast.cli.measure import Figure, table
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 RESULTS = Path(__file__).parent / "results"
-ROUNDS = 5
-"""Fewer values have no median worth the name."""
 MIB = 1 << 20
 POLL_S = 0.5
 """How often memory is looked at: a shorter peak may be missed. A look costs 10 ms of a core, which
 at ten looks a second would be part of what is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured. Figures of two sizes are never compared."""
+
+    name: str
+    rounds: int
+    scales: tuple[float, ...]
+    log_records: tuple[int, ...]
+    resume_records: tuple[int, int]
+    chunks: tuple[int, ...]
+    spark_chunks: tuple[int, ...]
+    stage_chunks: int
+
+
+QUICK = Size("quick", 3, (0.005,), (10_000,), (1_000, 20_000), (1, 10, 100), (1, 10), 16)
+"""Two minutes: what a change did to the ratios."""
+NORMAL = Size(
+    "normal",
+    5,
+    (0.1,),
+    (10_000, 100_000, 1_000_000),
+    (10_000, 1_000_000),
+    (1, 10, 100, 1000),
+    (1, 10, 100),
+    40,
+)
+FULL = replace(NORMAL, name="full", scales=(0.1, 1.0))
+SIZES = {size.name: size for size in (QUICK, NORMAL, FULL)}
 
 
 @dataclass(slots=True)
@@ -166,6 +198,56 @@ def workspace(at: Path | None = None, *, keep: Path | None = None) -> Iterator[P
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def session(root: Path, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Yield the session that `holdfast run` would build for a long run."""
+    from holdfast.spark.session import build_session
+
+    spark = build_session(
+        master=None,
+        app_name="holdfast bench",
+        conf=conf or {},
+        log_file=root / "spark.log",
+        short=False,
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+Measure = Callable[[Size, Path], list[Figure]]
+
+
+def measured(name: str, measure: Measure, size: Size, *, at: Path | None, to: Path) -> Path:
+    """Run one benchmark, print its table and write its result file."""
+    load = os.getloadavg()[0]
+    with workspace(at) as root:
+        figures = measure(size, root)
+    say("")
+    say_table(figures)
+    path = write_result(name, figures, {"size": size.name, "rounds": size.rounds}, load=load, to=to)
+    say(f"wrote {path}\n")
+    return path
+
+
+def alone(name: str, measure: Measure) -> None:
+    """Run one benchmark by itself, as `python -m bench.NAME`."""
+    parser = argparse.ArgumentParser(prog=f"bench.{name}")
+    parser.add_argument("--size", choices=SIZES, default="normal")
+    parser.add_argument("--rounds", type=int, help="instead of the size's own number")
+    parser.add_argument("--dir", type=Path, help="a directory on the disk to measure")
+    parser.add_argument("--out", type=Path, help="where the result file goes; none: nowhere")
+    options = parser.parse_args()
+    size = SIZES[options.size]
+    size = replace(size, rounds=options.rounds or size.rounds)
+    if options.out:
+        measured(name, measure, size, at=options.dir, to=options.out)
+        return
+    with workspace(options.dir) as root:
+        say_table(measure(size, root))
 
 
 def say(text: str) -> None:

@@ -36,9 +36,26 @@ _QUERIES = {
                  FROM (SELECT store_id, user_id, count(*) AS n FROM kept
                        WHERE user_id IS NOT NULL GROUP BY ALL))
              JOIN read_csv('{data}/stores.csv') USING (store_id)
-             JOIN read_csv('{data}/users_*.csv', types={{'birthdate': 'VARCHAR'}}) USING (user_id)
+             JOIN (SELECT user_id, birthdate FROM read_csv('{data}/users_*.csv',
+                   types={{'user_id': 'BIGINT', 'birthdate': 'VARCHAR'}})) USING (user_id)
              WHERE place <= 3 ORDER BY store_name, birthdate""",
 }
+
+
+# Every file is asked for its types alone otherwise, and one without rows says text.
+_AMOUNTS: dict[str, pl.DataType] = {
+    "store_id": pl.Int64(),
+    "user_id": pl.String(),
+    "final_amount": pl.Decimal(12, 3),
+    "created_at": pl.String(),
+}
+_MONEY: dict[str, pl.DataType] = {
+    "item_id": pl.Int64(),
+    "quantity": pl.Int64(),
+    "subtotal": pl.Decimal(12, 3),
+    "created_at": pl.String(),
+}
+_PEOPLE: dict[str, pl.DataType] = {"user_id": pl.Int64(), "birthdate": pl.String()}
 
 
 def run_duckdb(data: Path, out: Path) -> None:
@@ -66,8 +83,7 @@ def run_polars(data: Path, out: Path) -> None:
     """Write the five answers with Polars, all in one plan."""
     created, second = pl.col("created_at"), pl.col("created_at").str.slice(11)
     is_recent = (created >= "2024") & (created < "2026")
-    amount = {"final_amount": pl.Decimal(12, 3), "created_at": pl.String, "user_id": pl.String}
-    transactions = pl.scan_csv(data / "transactions_*.csv", schema_overrides=amount)
+    transactions = pl.scan_csv(data / "transactions_*.csv", schema_overrides=_AMOUNTS)
     kept = transactions.filter(is_recent)
     opened = kept.filter(second.is_between(pl.lit("06:00:00"), pl.lit("23:00:00")))
     stores = pl.scan_csv(data / "stores.csv").select("store_id", "store_name")
@@ -82,14 +98,13 @@ def run_polars(data: Path, out: Path) -> None:
         .group_by("store_id", maintain_order=True)
         .head(3)
     )
-    money = {"subtotal": pl.Decimal(12, 3), "created_at": pl.String}
-    items = pl.scan_csv(data / "transaction_items_*.csv", schema_overrides=money)
+    items = pl.scan_csv(data / "transaction_items_*.csv", schema_overrides=_MONEY)
     sales = (
         items.filter(is_recent)
         .group_by(created.str.slice(0, 7).alias("year_month_created_at"), "item_id")
         .agg(pl.col("quantity").sum(), pl.col("subtotal").sum().alias("profit"))
     )
-    users = pl.scan_csv(data / "users_*.csv").select("user_id", "birthdate")
+    users = pl.scan_csv(data / "users_*.csv", schema_overrides=_PEOPLE)
     frames = {
         "q1": opened.filter(pl.col("final_amount") >= 75)
         .select("transaction_id", _plain("final_amount"))
@@ -101,7 +116,7 @@ def run_polars(data: Path, out: Path) -> None:
         .select(pl.col("half").alias("year_half_created_at"), "store_name", _plain("tpv"))
         .sort("year_half_created_at", "store_name"),
         "q4": top.join(stores, on="store_id")
-        .join(users, on="user_id")
+        .join(users.select("user_id", "birthdate"), on="user_id")
         .select("store_name", "birthdate")
         .sort("store_name", "birthdate"),
     }

@@ -97,8 +97,7 @@ def in_turn(
     """
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
-        names = list(sides) if number % 2 == 0 else list(reversed(sides))
-        for name in names:
+        for name in list(sides)[:: 1 if number % 2 == 0 else -1]:
             value = sides[name]()
             told(f"  round {number + 1} of {rounds}: {name} {value:,.2f}")
             found[name].append(value)

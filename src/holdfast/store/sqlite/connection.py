@@ -34,15 +34,15 @@ from holdfast.config import Config
 from holdfast.errors import Damaged, StorageFailed, UsageInvalid
 from holdfast.store.sqlite.pages import CHECKSUM_BYTES, load_checksums
 
-_CACHE_KIB = 16 * 1024
+CACHE_KIB = 16 * 1024
 """16 MiB of pages per connection. Smaller: appends to a large topic read index pages again.
 Larger: a server with a few threads leaves its 100 MiB of memory."""
 
-_PAGE_BYTES = 8192
+PAGE_BYTES = 8192
 """Fixed when a store is made. Smaller: three records of 1 KiB fill a 4 KiB page and waste a
 quarter of it, and fetching is a sixth slower. Larger: a small transaction writes more."""
 
-_CHECKPOINT_PAGES = 2000
+CHECKPOINT_PAGES = 2000
 """16 MiB of log before it is copied into the database. Smaller: more fsyncs of the database, and
 hot pages copied more often. Larger: opening after a crash reads a longer log, readers search it."""
 
@@ -123,7 +123,7 @@ class Database:
             flags |= apsw.SQLITE_OPEN_CREATE
         connection = apsw.Connection(self._uri, flags=flags)
         connection.set_busy_timeout(int(self._wait_s * 1000))
-        connection.pragma("page_size", _PAGE_BYTES)
+        connection.pragma("page_size", PAGE_BYTES)
         if self._identity is not None:
             connection.reserve_bytes("main", CHECKSUM_BYTES)
             connection.pragma("journal_mode", "wal")
@@ -132,8 +132,8 @@ class Database:
         connection.pragma("synchronous", "full")
         connection.pragma("foreign_keys", "on")
         connection.pragma("trusted_schema", "off")
-        connection.pragma("cache_size", -_CACHE_KIB)
-        connection.pragma("wal_autocheckpoint", _CHECKPOINT_PAGES)
+        connection.pragma("cache_size", -CACHE_KIB)
+        connection.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
         return connection
 
     @contextmanager
