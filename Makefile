@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo check test crash crash-full lock clean
+.PHONY: help setup demo check test crash crash-full bench bench-full bench-quick lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -41,6 +41,17 @@ crash: $(STAMP) ## Kill at every crash point, recover, compare
 
 crash-full: $(STAMP) ## The crash loop with every pair of crashes: about an hour
 	HOLDFAST_PAIR_STRIDE=1 $(BIN)/pytest tests/crash/test_engine_crash.py -q -s
+
+bench: $(STAMP) ## Measure at scale 0.1, and make docs/performance.md again: half an hour
+	$(BIN)/python -m bench
+	$(BIN)/python -m bench.report
+
+bench-full: $(STAMP) ## The same with scale 1: hours
+	$(BIN)/python -m bench --full
+	$(BIN)/python -m bench.report
+
+bench-quick: $(STAMP) ## Two minutes: ratios beside the committed ones, twice as bad fails
+	$(BIN)/python -m bench --quick --out artifacts/bench --against bench/results/quick
 
 lock: $(STAMP) ## Resolve the developers' environment anew
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --extra postgres --extra kafka --group dev --group build -o requirements/dev.lock pyproject.toml

@@ -24,6 +24,7 @@ COMMANDS = [
     ("verify",),
     ("gc",),
     ("demo",),
+    ("bench",),
     ("coffee", "generate"),
     ("coffee", "oracle"),
 ]

@@ -266,6 +266,24 @@ def _app_main(arguments: list[str]) -> None:
     sys.exit(code or 0)
 
 
+@app.command()
+def bench(
+    scale: Annotated[float, typer.Option(help="Size of the data; 1 is 3.3 GB.")] = 0.01,
+    rounds: Annotated[int, typer.Option(help="How often each side is run.")] = 5,
+    dir: Annotated[  # noqa: A002
+        Path | None, typer.Option(help="Directory on the disk to measure; default: the temporary.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure on this machine what safety costs: the coffee pipeline against plain PySpark.
+
+    Example: holdfast bench --scale 0.01
+    """
+    from holdfast.cli.bench import bench_command
+
+    bench_command(scale=scale, rounds=rounds, directory=dir, as_json=as_json)
+
+
 def main() -> None:
     """Run the command line. Errors raised on purpose become one line and an exit code."""
     arm_from_environment()
