@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -65,7 +67,30 @@ def figures(size: Size, root: Path) -> list[Figure]:
             say(f"coffee: scale {scale:g}")
             race = CoffeeRace(spark, root, scale=scale)
             made += measure(race, scale, size.rounds, peers=size.name != "quick")
+            made += by_command(race, scale)
     return made
+
+
+def by_command(race: CoffeeRace, scale: float) -> list[Figure]:
+    """Return the memory of every process of one `holdfast run`, which has Spark in a child."""
+    say("one `holdfast run`, watched from outside")
+    command = [sys.executable, "-m", "holdfast.cli", "run", "coffee", "--input", str(race.data)]
+    command += ["--out", str(race.out), "--state", str(race.state)]
+    command += ["--batch-bytes", str(race.config.batch_bytes)]
+    sizes: dict[str, float] = {}
+
+    def run() -> None:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as own:
+            with tree_watched(own.pid) as tree:
+                assert own.wait() == 0
+            sizes.update(tree.peak_mib)
+
+    took = race.checked(run)
+    name = f"coffee {scale:g}: holdfast run"
+    return [
+        Figure(f"{name}, with Spark's start", "s", (took,)),
+        *(Figure(f"{name}, peak memory, {kind}", "MiB", (size,)) for kind, size in sizes.items()),
+    ]
 
 
 def sides_of(race: CoffeeRace, *, peers: bool) -> dict[str, Watched]:

@@ -75,53 +75,68 @@ class Tree:
 
 
 @contextmanager
-def tree_watched() -> Iterator[Tree]:
-    """Watch this process's tree: CPU time, bytes handed to the kernel for writing, memory."""
+def tree_watched(pid: int | None = None) -> Iterator[Tree]:
+    """Watch a process, by default this one, and all below it: CPU, bytes written, memory.
+
+    Of another process that ends meanwhile, only memory is known.
+    """
     tree, ended = Tree(), threading.Event()
-    cpu, written = _cpu_s(), _written_bytes()
+    cpu, written = _cpu_s(pid), _written_bytes(pid)
 
     def watch() -> None:
         while not ended.wait(POLL_S):
-            _look_at_memory(tree)
+            _look_at_memory(tree, pid)
 
     thread = threading.Thread(target=watch, daemon=True)
-    _look_at_memory(tree)
+    _look_at_memory(tree, pid)
     thread.start()
     try:
         yield tree
     finally:
         ended.set()
         thread.join()
-        tree.cpu_s = _cpu_s() - cpu
-        tree.written_bytes = _written_bytes() - written
+        tree.cpu_s = _cpu_s(pid) - cpu
+        tree.written_bytes = _written_bytes(pid) - written
 
 
-def _processes() -> list[psutil.Process]:
-    own = psutil.Process()
-    return [own, *own.children(recursive=True)]
+def _processes(pid: int | None) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        top = psutil.Process(pid)
+        return [top, *top.children(recursive=True)]
+    return []
 
 
-def _cpu_s() -> float:
+def _cpu_s(pid: int | None) -> float:
     """Return the CPU time of the tree; children that have ended count with their parents."""
     total = 0.0
-    for process in _processes():
+    for process in _processes(pid):
         with suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
 
 
+_KINDS = {
+    "holdfast.cli": "engine",
+    "holdfast.spark.child": "Spark driver",
+    "pyspark.daemon": "Python workers",
+    "java": "JVM",
+}
+"""What a process is to us, by a word of its command line."""
+
+
 def _kind(process: psutil.Process) -> str:
-    """Return what a process is to us: java, the bench itself, or one of Spark's Python workers."""
     if process.pid == os.getpid():
-        return "driver"
-    name = str(process.name())
-    return "python workers" if name.startswith("python") else name
+        return "bench"
+    words = process.cmdline()
+    # Also by path: java stands at the end of one, and modules have names with dots.
+    found = [kind for word, kind in _KINDS.items() if any(w.endswith(word) for w in words)]
+    return found[0] if found else str(process.name())
 
 
-def _look_at_memory(tree: Tree) -> None:
+def _look_at_memory(tree: Tree, pid: int | None) -> None:
     sizes: dict[str, float] = {}
-    for process in _processes():
+    for process in _processes(pid):
         with suppress(psutil.Error):
             kind = _kind(process)
             sizes[kind] = sizes.get(kind, 0.0) + process.memory_info().rss / MIB
@@ -129,13 +144,13 @@ def _look_at_memory(tree: Tree) -> None:
         tree.peak_mib[kind] = max(tree.peak_mib.get(kind, 0.0), size)
 
 
-def _written_bytes() -> int:
+def _written_bytes(pid: int | None) -> int:
     """Return what the tree handed to the disk; children that have ended count with their parents.
 
     A file that is deleted before the kernel wrote it out counts as well.
     """
     total = 0
-    for process in _processes():
+    for process in _processes(pid):
         with suppress(psutil.Error, OSError):
             text = Path(f"/proc/{process.pid}/io").read_text(encoding="ascii")
             facts = dict(line.split(": ") for line in text.splitlines())

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from bench.last_end import after_last_end
 from bench.peers import run_duckdb, run_polars
@@ -35,3 +40,14 @@ def test_the_plain_batch_persists_nothing_beyond_its_end(race: CoffeeRace) -> No
     """A cached frame left behind would make every later round quicker."""
     race.typed()
     assert race.spark._jsparkSession.sharedState().cacheManager().isEmpty()
+
+
+def test_the_verb_prints_figures_as_json_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "bench", "--json"]
+    command += ["--scale", "0.002", "--rounds", "1", "--dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = {one["name"]: one for one in json.loads(done.stdout)["figures"]}
+    assert figures["coffee, pipeline / plain PySpark"]["unit"] == "x"
+    assert all(one["median"] > 0 and len(one["values"]) == 1 for one in figures.values())
+    assert list(tmp_path.iterdir()) == []

@@ -99,6 +99,15 @@ def test_every_command_is_listed_here(shell: Shell) -> None:
     assert {line.split()[0] for line in told.splitlines() if line[:3].strip()} == names
 
 
+def test_a_bench_of_nothing_is_refused_before_anything_is_measured(shell: Shell) -> None:
+    ended = shell("bench", "--rounds", "0")
+    ended.one_line("USAGE_INVALID", "--rounds 0", "at least one", exit_code=2)
+    shell("bench", "--scale", "-1").one_line("USAGE_INVALID", "--scale -1", exit_code=2)
+    shell("bench", "--scale", "nan").one_line("USAGE_INVALID", "--scale nan", exit_code=2)
+    shell("bench", "--dir", "nowhere").one_line("STORAGE_FAILED", "nowhere", exit_code=1)
+    assert list(shell.root.iterdir()) == []
+
+
 HELP_ALONE = """
 import json, sys, time
 from holdfast.cli.main import main
