@@ -2,7 +2,7 @@
 
 Each writes `NAME.json` to the directory of its size: figures of different sizes are never mixed.
 With `--against DIR` the ratios are printed beside those of an earlier run, and the exit code is 1
-if one of them is more than twice as bad: machines are noisy, so less than that proves nothing.
+if one of them is more than twice as bad, and beyond the noise: less than that proves nothing.
 """
 
 from __future__ import annotations

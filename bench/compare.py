@@ -65,13 +65,16 @@ def changes(old: Iterable[Figure], new: Iterable[Figure], *, ratios_only: bool) 
 
 
 def beside(old: Sequence[Figure], new: Sequence[Figure]) -> tuple[list[str], list[str]]:
-    """Return lines with the ratios of both, and the names of those more than twice as bad."""
+    """Return lines with the ratios of both, and the names of those more than twice as bad.
+
+    One that varied by more than that within a run has to be worse by as much.
+    """
     paired = changes(old, new, ratios_only=True)
     lines = [
         f"{one.new.name}: {show(one.new.median)} now, {show(one.old.median)} committed"
         for one in paired
     ]
-    return lines, [one.new.name for one in paired if one.worsening > TWICE - 1]
+    return lines, [one.new.name for one in paired if one.worsening > max(TWICE - 1, one.noise)]
 
 
 def compare_files(old: Path, new: Path) -> tuple[list[Change], bool]:
@@ -104,9 +107,10 @@ def main() -> None:
             say(f"{new.name}: another machine or size, so only ratios are compared")
         for one in found:
             mark = "WORSE" if one.regressed else ""
+            moved = f"{abs(one.worsening):.0%} {'worse' if one.worsening > 0 else 'better'}"
             say(
                 f"{one.new.name}: {show(one.old.median)} -> {show(one.new.median)} {one.new.unit}"
-                f" ({one.worsening:+.0%} worse, noise {one.noise:.0%}) {mark}".rstrip()
+                f" ({moved}, noise {one.noise:.0%}) {mark}".rstrip()
             )
         regressions += sum(one.regressed for one in found)
         compared += len(found)

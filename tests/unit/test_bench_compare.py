@@ -57,17 +57,19 @@ def test_side_by_side_only_twice_as_bad_is_a_failure() -> None:
         figure(1.0, name="bad", unit="x"),
         figure(1.0, name="rate", unit="x", better="higher"),
         figure(1.0, name="seconds"),
+        figure(0.5, 1.0, 2.0, name="wild", unit="x"),
     ]
     new = [
         figure(1.9, name="worse", unit="x"),
         figure(2.1, name="bad", unit="x"),
         figure(0.4, name="rate", unit="x", better="higher"),
         figure(9.0, name="seconds"),
+        figure(2.4, name="wild", unit="x"),
     ]
     lines, failed = beside(old, new)
     assert failed == ["bad", "rate"]
     assert lines[0] == "worse: 1.90 now, 1.00 committed"
-    assert len(lines) == 3
+    assert len(lines) == 4
 
 
 def write(directory: Path, *figures: Figure, size: str = "quick") -> Path:
@@ -84,7 +86,7 @@ def test_the_command_fails_on_a_regression_and_names_it(tmp_path: Path) -> None:
     write(tmp_path / "new", figure(1.5, 1.5, name="quick one"), figure(1.0, name="same"))
     done = compare(tmp_path / "old", tmp_path / "new")
     assert done.returncode == 1, done.stderr
-    assert "quick one: 1.00 -> 1.50 s (+50% worse, noise 10%) WORSE" in done.stdout
+    assert "quick one: 1.00 -> 1.50 s (50% worse, noise 10%) WORSE" in done.stdout
     assert "2 figures compared, 1 worse beyond noise" in done.stdout
     same = compare(old, old)
     assert same.returncode == 0, same.stderr
