@@ -71,7 +71,10 @@ class Tree:
     cpu_s: float = 0.0
     written_bytes: int = 0
     peak_mib: dict[str, float] = field(default_factory=dict)
-    """The largest resident size seen of each kind of process; of several alike, their sum."""
+    """The largest resident size seen of each kind of process; of several alike, their sum.
+
+    Python workers share pages with the daemon they are forked from, which count once for each.
+    """
 
 
 @contextmanager
@@ -116,30 +119,36 @@ def _cpu_s(pid: int | None) -> float:
     return total
 
 
+JVM = "JVM"
 _KINDS = {
     "holdfast.cli": "engine",
     "holdfast.spark.child": "Spark driver",
     "pyspark.daemon": "Python workers",
-    "java": "JVM",
+    "--multiprocessing-fork": "engine",
+    "/java": JVM,
 }
 """What a process is to us, by a word of its command line."""
 
 
-def _kind(process: psutil.Process) -> str:
+def _kind(process: psutil.Process) -> str | None:
     if process.pid == os.getpid():
         return "bench"
     words = process.cmdline()
-    # Also by path: java stands at the end of one, and modules have names with dots.
-    found = [kind for word, kind in _KINDS.items() if any(w.endswith(word) for w in words)]
-    return found[0] if found else str(process.name())
+    # The end of a word: of a path, or of a module's name.
+    found = [kind for end, kind in _KINDS.items() if any(word.endswith(end) for word in words)]
+    return found[0] if found else None
 
 
 def _look_at_memory(tree: Tree, pid: int | None) -> None:
     sizes: dict[str, float] = {}
     for process in _processes(pid):
         with suppress(psutil.Error):
-            kind = _kind(process)
-            sizes[kind] = sizes.get(kind, 0.0) + process.memory_info().rss / MIB
+            kind, size = _kind(process), process.memory_info().rss / MIB
+            if kind == JVM:
+                # A child of the JVM that is about to run chmod has, for a moment, all its pages.
+                sizes[kind] = max(sizes.get(kind, 0.0), size)
+            elif kind is not None:
+                sizes[kind] = sizes.get(kind, 0.0) + size
     for kind, size in {**sizes, "all processes": sum(sizes.values())}.items():
         tree.peak_mib[kind] = max(tree.peak_mib.get(kind, 0.0), size)
 

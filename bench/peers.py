@@ -10,13 +10,36 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
+from holdfast.apps.coffee.tables import HEADERS
+
 _RECENT = "created_at >= '2024-01-01' AND created_at < '2026-01-01'"
+_TYPES = {
+    "store_id": "INTEGER",
+    "item_id": "INTEGER",
+    "user_id": "DECIMAL(20,3)",
+    "quantity": "INTEGER",
+    "final_amount": "DECIMAL(12,3)",
+    "subtotal": "DECIMAL(12,3)",
+    "created_at": "TIMESTAMP",
+}
+"""Of the columns that are used; the others stay texts and are not converted."""
 _PLAIN = "regexp_replace(CAST(CAST({} AS DECIMAL(38,3)) AS VARCHAR), '(\\.\\d+?)0+$', '\\1')"
 _BEST = """
     SELECT month AS year_month_created_at, item_name, {shown} FROM (
         SELECT *, row_number() OVER (PARTITION BY month ORDER BY {value} DESC, item_id) AS place
-        FROM sales) JOIN read_csv('{data}/menu_items.csv') USING (item_id)
+        FROM sales) JOIN {menu_items} USING (item_id)
     WHERE place = 1 ORDER BY month"""
+_TABLES = {
+    "kept": f"""
+        SELECT transaction_id, store_id, CAST(user_id AS BIGINT) AS user_id, final_amount,
+               year(created_at) || '-H' || if(month(created_at) <= 6, 1, 2) AS half,
+               CAST(created_at AS TIME) BETWEEN '06:00:00' AND '23:00:00' AS is_open
+        FROM {{transactions}} WHERE {_RECENT}""",
+    "sales": f"""
+        SELECT strftime(created_at, '%Y-%m') AS month, item_id, sum(quantity) AS quantity,
+               sum(subtotal) AS profit
+        FROM {{items}} WHERE {_RECENT} GROUP BY ALL""",
+}
 _QUERIES = {
     "q1": f"""SELECT transaction_id, {_PLAIN.format("final_amount")} AS final_amount FROM kept
               WHERE is_open AND final_amount >= 75 ORDER BY transaction_id""",
@@ -28,16 +51,15 @@ _QUERIES = {
     ),
     "q3": f"""SELECT half AS year_half_created_at, store_name, {_PLAIN.format("sum(final_amount)")}
                   AS tpv
-              FROM kept JOIN read_csv('{{data}}/stores.csv') USING (store_id)
+              FROM kept JOIN {{stores}} USING (store_id)
               WHERE is_open GROUP BY half, store_name ORDER BY half, store_name""",
     "q4": """SELECT store_name, birthdate FROM (
                  SELECT *, row_number() OVER (PARTITION BY store_id ORDER BY n DESC, user_id)
                      AS place
                  FROM (SELECT store_id, user_id, count(*) AS n FROM kept
                        WHERE user_id IS NOT NULL GROUP BY ALL))
-             JOIN read_csv('{data}/stores.csv') USING (store_id)
-             JOIN (SELECT user_id, birthdate FROM read_csv('{data}/users_*.csv',
-                   types={{'user_id': 'BIGINT', 'birthdate': 'VARCHAR'}})) USING (user_id)
+             JOIN {stores} USING (store_id)
+             JOIN {users} USING (user_id)
              WHERE place <= 3 ORDER BY store_name, birthdate""",
 }
 
@@ -60,23 +82,26 @@ _PEOPLE: dict[str, pl.DataType] = {"user_id": pl.Int64(), "birthdate": pl.String
 
 def run_duckdb(data: Path, out: Path) -> None:
     """Write the five answers with DuckDB, each input read once."""
-    types = "types={'final_amount': 'DECIMAL(12,3)', 'user_id': 'DECIMAL(20,3)'}"
+    tables = {
+        "transactions": _reader(data, "transactions", "transactions_*.csv"),
+        "items": _reader(data, "transaction_items", "transaction_items_*.csv"),
+        "users": _reader(data, "users", "users_*.csv"),
+        "stores": _reader(data, "stores", "stores.csv"),
+        "menu_items": _reader(data, "menu_items", "menu_items.csv"),
+    }
     with duckdb.connect() as connection:
-        connection.execute(f"""
-            CREATE TEMP TABLE kept AS
-            SELECT transaction_id, store_id, CAST(user_id AS BIGINT) AS user_id, final_amount,
-                   year(created_at) || '-H' || if(month(created_at) <= 6, 1, 2) AS half,
-                   CAST(created_at AS TIME) BETWEEN '06:00:00' AND '23:00:00' AS is_open
-            FROM read_csv('{data}/transactions_*.csv', {types}) WHERE {_RECENT}""")
-        connection.execute(f"""
-            CREATE TEMP TABLE sales AS
-            SELECT strftime(created_at, '%Y-%m') AS month, item_id, sum(quantity) AS quantity,
-                   sum(subtotal) AS profit
-            FROM read_csv('{data}/transaction_items_*.csv', types={{'subtotal': 'DECIMAL(12,3)'}})
-            WHERE {_RECENT} GROUP BY ALL""")
-        for name, query in _QUERIES.items():
-            text = query.format(data=data)
-            connection.execute(f"COPY ({text}) TO '{out / name}.csv' (HEADER)")
+        for name, query in {**_TABLES, **_QUERIES}.items():
+            text = query.format(**tables)
+            if name in _TABLES:
+                connection.execute(f"CREATE TEMP TABLE {name} AS {text}")
+            else:
+                connection.execute(f"COPY ({text}) TO '{out / name}.csv' (HEADER)")
+
+
+def _reader(data: Path, table: str, files: str) -> str:
+    """Return the expression that reads a table. Told all, DuckDB need not look into every file."""
+    types = {name: _TYPES.get(name, "VARCHAR") for name in HEADERS[table].split(",")}
+    return f"read_csv('{data}/{files}', header=true, delim=',', auto_detect=false, columns={types})"
 
 
 def run_polars(data: Path, out: Path) -> None:
