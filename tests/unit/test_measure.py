@@ -107,6 +107,12 @@ def test_the_table_says_what_was_reached_and_what_was_missed() -> None:
     assert cells[4] == ["plain", "100 MiB", "0%", "", ""]
 
 
+def test_a_table_without_promises_is_aligned_too() -> None:
+    lines = table([Figure("a", "s", (1.0,)), Figure("longer", "s", (1.0,))])
+    assert len({len(line) for line in lines}) == 1
+    assert set(lines[1]) == set("|- ")
+
+
 def test_a_race_with_a_wrong_answer_stops(tmp_path: Path) -> None:
     """A quick wrong answer is no figure."""
     race = CoffeeRace(cast(Any, None), tmp_path, scale=0.001)

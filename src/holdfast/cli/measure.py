@@ -134,10 +134,10 @@ def table(figures: Iterable[Figure]) -> list[str]:
         verdict = {None: "", True: "reached", False: "MISSED"}[one.reached]
         median = f"{show(one.median)} {one.unit}".strip()
         rows.append((one.name, median, f"{one.spread:.0%}", reach, verdict))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(3, *(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
     lines = [
         "| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |"
         for row in rows
     ]
-    rule = "| " + " | ".join("-" * max(3, width) for width in widths) + " |"
+    rule = "| " + " | ".join("-" * width for width in widths) + " |"
     return [lines[0], rule, *lines[1:]]
