@@ -3,7 +3,8 @@
     .venv/bin/python -m bench.log
 
 Records of 1 KiB in batches of 100. The peer is SQLite itself: the same PRAGMAs, one table, one
-transaction per batch, no offsets, groups or ids. A bare file with fdatasync is what the disk does.
+transaction per batch, no offsets, groups, ids or page checksums. A bare file with fdatasync is what
+the disk does.
 """
 
 from __future__ import annotations
