@@ -54,7 +54,7 @@ bench-quick: $(STAMP) ## Two minutes: ratios beside the committed ones, twice as
 	$(BIN)/python -m bench --quick --out artifacts/bench --against bench/results/quick
 
 lock: $(STAMP) ## Resolve the developers' environment anew
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --extra postgres --extra kafka --group dev --group build -o requirements/dev.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --extra postgres --group dev --group build -o requirements/dev.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra java --no-emit-package holdfast -o requirements/java.lock pyproject.toml
 
 clean: ## Remove the virtual environment and caches

@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
+from holdfast._base.files import os_errors
 from holdfast.cli import coffee
 from holdfast.cli.exits import exit_code, one_line
 from holdfast.errors import HoldfastError, UsageInvalid
@@ -288,11 +289,9 @@ def main() -> None:
     """Run the command line. Errors raised on purpose become one line and an exit code."""
     arm_from_environment()
     try:
-        _app_main(sys.argv[1:] or ["--help"])
-    except OSError as error:
-        # Whatever the machine refused where nobody expected it: still one line.
-        sys.stderr.write(f"holdfast: [STORAGE_FAILED] {error.filename}: {error.strerror}\n")
-        sys.exit(1)
+        # Whatever the machine refuses where nobody expected it is still one line.
+        with os_errors("this command"):
+            _app_main(sys.argv[1:] or ["--help"])
     except HoldfastError as error:
         sys.stderr.write(f"{one_line(error)}\n")
         sys.exit(exit_code(error))
