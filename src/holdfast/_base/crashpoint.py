@@ -87,6 +87,10 @@ POINTS: dict[str, str] = {
     "postgres.release.after": "Slots are given back.",
     "postgres.takeover.before": "A silent owner's end is complete on the server, not committed.",
     "postgres.takeover.after": "A silent owner's slots are in doubt, nobody has claimed them.",
+    "calls.rewrite.after": "Settled files without the dropped outcomes are durable, none counts.",
+    "calls.drop.before": "Dropping outcomes is complete in memory, not committed.",
+    "calls.drop.after": "The outcomes are out of the ledger, the old files are still there.",
+    "calls.delete.after": "One file with dropped outcomes is removed, others remain.",
 }
 """Every crash point, with what a crash there leaves behind."""
 

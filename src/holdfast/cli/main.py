@@ -16,7 +16,7 @@ from typer.main import get_command
 from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast._base.files import os_errors
-from holdfast.cli import coffee
+from holdfast.cli import calls, coffee
 from holdfast.cli.exits import exit_code, one_line
 from holdfast.errors import HoldfastError, UsageInvalid
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(coffee.app, name="coffee")
+app.add_typer(calls.app, name="calls")
 
 State = Annotated[Path, typer.Option(help="Directory that holds the run's state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -27,6 +27,7 @@
     |   +-- ClusterNeedsSharedState  CLUSTER_NEEDS_SHARED_STATE
     |   +-- ProviderBusy             PROVIDER_BUSY
     |   +-- CallFailed               CALL_FAILED
+    |   +-- LedgerInUse              LEDGER_IN_USE
     |   +-- LedgerMismatch           LEDGER_MISMATCH
     |   +-- LedgerUnreachable        LEDGER_UNREACHABLE
     |   +-- LedgerRefused            LEDGER_REFUSED
@@ -82,6 +83,7 @@ from holdfast.errors.paid import (
     CallFailed,
     CallInputChanged,
     KeyInvalid,
+    LedgerInUse,
     LedgerMismatch,
     LedgerRefused,
     LedgerUnreachable,
@@ -122,6 +124,7 @@ __all__ = [
     "InvariantViolated",
     "JavaMissing",
     "KeyInvalid",
+    "LedgerInUse",
     "LedgerMismatch",
     "LedgerRefused",
     "LedgerUnreachable",

@@ -90,6 +90,23 @@ class CallFailed(EnvironmentFailed):
     attempts: int
 
 
+class LedgerInUse(EnvironmentFailed):
+    """Outcomes that are to be taken out of a ledger are held by a process that still lives.
+
+    They can be taken out when it has ended. An idle worker of Spark ends by itself after a minute,
+    or with its session.
+    """
+
+    code: ClassVar[str] = "LEDGER_IN_USE"
+    template: ClassVar[str] = (
+        "{path}: {count} of the outcomes are held by a running job (process {pids})."
+        " Nothing was changed. Stop its Spark session, or wait a minute, and say it again."
+    )
+    path: str
+    count: int
+    pids: str
+
+
 class LedgerMismatch(EnvironmentFailed):
     """A task found another ledger than the job was made with: its path is not shared."""
 

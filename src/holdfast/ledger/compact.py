@@ -125,6 +125,21 @@ def round_of(segments: Sequence[SegmentRow]) -> list[SegmentRow]:
     return chosen
 
 
+def bind(
+    database: Database, connection: apsw.Connection, name: str, level: int, layout: Layout
+) -> None:
+    """Make a settled file count, inside a transaction, and raise the generation."""
+    rows = sum(group.rows for group in layout.groups)
+    connection.execute(
+        "INSERT INTO settled VALUES(NULL,?,?,?,?,?,0)",
+        (name, level, rows, layout.size, layout.to_text()),
+    )
+    id_ = connection.last_insert_rowid()
+    crc = row_crc(id_, name, level, rows, layout.size, layout.to_text())
+    connection.execute("UPDATE settled SET crc=? WHERE id=?", (crc, id_))
+    database.set_meta("generation", database.meta("generation") + 1)
+
+
 class Compactor:
     """Compacts one ledger's files. The caller holds the lock."""
 
@@ -165,7 +180,7 @@ class Compactor:
             for file in files:
                 connection.execute("DELETE FROM settled WHERE id=?", (file.id,))
             if layout is not None:
-                self._bind(connection, name, level, layout)
+                bind(self._database, connection, name, level, layout)
             crashpoint("ledger.switch.before")
         crashpoint("ledger.switch.after")
         old = [self._segments / segment.name for segment in segments]
@@ -196,17 +211,6 @@ class Compactor:
         if wanted:
             raise Damaged(path=str(path), what=f"{len(wanted)} recorded outcome(s) are missing")
         return entries
-
-    def _bind(self, connection: apsw.Connection, name: str, level: int, layout: Layout) -> None:
-        rows = sum(group.rows for group in layout.groups)
-        connection.execute(
-            "INSERT INTO settled VALUES(NULL,?,?,?,?,?,0)",
-            (name, level, rows, layout.size, layout.to_text()),
-        )
-        id_ = connection.last_insert_rowid()
-        crc = row_crc(id_, name, level, rows, layout.size, layout.to_text())
-        connection.execute("UPDATE settled SET crc=? WHERE id=?", (crc, id_))
-        self._database.set_meta("generation", self._database.meta("generation") + 1)
 
     def merge(self) -> bool:
         """Make one larger settled file of many small ones. Returns whether there was a need.

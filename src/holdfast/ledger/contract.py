@@ -152,6 +152,14 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Reused:
+    """How often a step's recorded answers were given instead of calls, and what they had cost."""
+
+    answers: int = 0
+    saved_micros: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A row that the provider refused for good."""
 
@@ -235,6 +243,12 @@ class Ledger(Protocol):
 
     def totals(self, step: int) -> Totals:
         """Return what a step has asked and spent."""
+
+    def count_reused(self, step: int, added: Reused) -> None:
+        """Add, durably, to how often recorded answers were given. A task does it at its end."""
+
+    def reused(self, step: int) -> Reused:
+        """Return how often recorded answers were given, over the ledger's life."""
 
     def dead_letters(self, step: int) -> Iterator[DeadLetter]:
         """Yield the rows refused for good under on_error="dead_letter"."""

@@ -5,6 +5,7 @@
     segments/TOKEN-N.seg   outcomes not yet compacted (segment.py)
     settled/TOKEN.parquet  outcomes sorted by slot hash (settled.py, compact.py)
     blobs/SHA256           answers above BLOB_BYTES
+    reuse/                 how often answers were given again (reuse.py)
     rate/                  token buckets shared by the host's processes (rate.py)
 
 Format: docs/internals/ledger.md. Invariants:
@@ -36,6 +37,7 @@ from holdfast.ledger.contract import (
     Grant,
     Limit,
     Outcome,
+    Reused,
     Slot,
     SlotHash,
     Step,
@@ -46,6 +48,7 @@ from holdfast.ledger.database import Database
 from holdfast.ledger.owner import OwnerLock, new_owner
 from holdfast.ledger.places import ledger_path, make_ledger_directory
 from holdfast.ledger.reading import Reader
+from holdfast.ledger.reuse import add_reused, read_reused
 from holdfast.ledger.segment import Entry, Placed, SegmentWriter
 
 BLOB_BYTES = 1 << 20
@@ -116,6 +119,14 @@ class FileLedger:
     def totals(self, step: int) -> Totals:
         """Return what a step has asked and spent."""
         return steps.totals(self._database, step)
+
+    def count_reused(self, step: int, added: Reused) -> None:
+        """Add to what a step's recorded answers have saved. See the contract."""
+        add_reused(self.path / "reuse" / str(step), added)
+
+    def reused(self, step: int) -> Reused:
+        """Return what a step's recorded answers have saved."""
+        return read_reused(self.path / "reuse" / str(step))
 
     # Lookups
 
@@ -250,9 +261,13 @@ class FileLedger:
 
     def tidy(self) -> None:
         """Read out every dead owner and compact what is due. Whoever starts a job calls it."""
-        self.reap(owners.all_of(self._database))
+        self.reap_all()
         owners.sweep_locks(self._database, self.path / "owners")
         self.compact(force=False)
+
+    def reap_all(self) -> None:
+        """Read out every dead owner: afterwards open slots belong to the living."""
+        self.reap(owners.all_of(self._database))
 
     def verify(self) -> None:
         """Compare every checksum of the database. Files are checked when they are read."""

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from holdfast._base.files import make_directories, os_errors
 from holdfast.errors import Damaged, UsageInvalid
 
-_DIRECTORIES = ("owners", "segments", "settled", "blobs", "rate")
+_DIRECTORIES = ("owners", "segments", "settled", "blobs", "rate", "reuse")
 
 
 def ledger_path(url: str) -> Path:

@@ -50,7 +50,7 @@ class Reader:
                     continue
                 missing = [h for h in wanted if h not in entries and h not in rows.open]
                 entries.update(self._table.find(set(missing)))
-                outcomes = {hash_: self._whole(entry) for hash_, entry in entries.items()}
+                outcomes = {h: whole(self._path, entry) for h, entry in entries.items()}
                 return View(rows.generation, outcomes, rows.open)
 
     def _read_recorded(
@@ -68,19 +68,25 @@ class Reader:
             entries[hash_] = entry
         return entries
 
-    def _whole(self, entry: Entry) -> Outcome:
-        if entry.blob is None:
-            return entry.outcome
-        path = self._path / "blobs" / entry.blob
-        try:
-            answer = path.read_bytes()
-        except FileNotFoundError as error:
-            raise Damaged(path=str(path), what="the blob of an answer is missing") from error
-        if sha256_of([answer]) != entry.blob:
-            raise Damaged(path=str(path), what="the blob of an answer is altered")
-        return replace(entry.outcome, answer=answer)
-
     def close(self) -> None:
         """Close the settled files."""
         with self._reading:
             self._table.close()
+
+
+def whole(directory: Path, entry: Entry) -> Outcome:
+    """Return an entry's outcome with its answer, which may be in a blob of the ledger there.
+
+    Raises:
+        Damaged: the blob is missing or altered.
+    """
+    if entry.blob is None:
+        return entry.outcome
+    path = directory / "blobs" / entry.blob
+    try:
+        answer = path.read_bytes()
+    except FileNotFoundError as error:
+        raise Damaged(path=str(path), what="the blob of an answer is missing") from error
+    if sha256_of([answer]) != entry.blob:
+        raise Damaged(path=str(path), what="the blob of an answer is altered")
+    return replace(entry.outcome, answer=answer)

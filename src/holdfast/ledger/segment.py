@@ -221,7 +221,15 @@ def read_entry(path: Path, place: Place) -> Entry:
     """
     with path.open("rb") as file:
         file.seek(place.position)
-        data = file.read(place.length)
+        return entry_in(file.read(place.length), path, place)
+
+
+def entry_in(data: bytes, path: Path, place: Place) -> Entry:
+    """Return the one outcome that the bytes at `place` are, checked.
+
+    Raises:
+        Damaged: they are not the outcome that was recorded.
+    """
     found = frames.scan(data, path=str(path), first_sequence=place.sequence)
     if len(found.frames) != 1 or found.end != place.length:
         raise Damaged(path=str(path), what=f"the outcome at byte {place.position} is bad")

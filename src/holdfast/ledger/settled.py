@@ -78,7 +78,8 @@ def table_of(entries: Iterable[Entry]) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def _entry_of(row: Mapping[str, Any]) -> Entry:
+def entry_of(row: Mapping[str, Any]) -> Entry:
+    """Return what a row of a settled file says."""
     slot = Slot(SlotHash(row["hash"]), row["step"], row["key"], row["inputs"])
     outcome = Outcome(
         slot,
@@ -194,14 +195,14 @@ class SettledFile:
         start = chunk.offset * HASH_BYTES
         return bytes(chunk.buffers()[1][start : start + len(chunk) * HASH_BYTES])
 
-    def table(self, number: int) -> pa.Table:
-        """Return a row group."""
+    def table(self, number: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a row group, or some of its columns."""
         self._checked_group(number)
-        return self._parquet.read_row_group(number)
+        return self._parquet.read_row_group(number, columns=columns)
 
     def entries(self, number: int, rows: Sequence[int]) -> list[Entry]:
         """Return some rows of a row group."""
-        return [_entry_of(row) for row in self.table(number).take(rows).to_pylist()]
+        return [entry_of(row) for row in self.table(number).take(rows).to_pylist()]
 
     def close(self) -> None:
         """Close the file."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,63 @@ def checked_url(ledger: str | None) -> str:
         )
     check_url(url)
     return url
+
+
+def checked_columns(what: str, columns: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names of columns, one of which may be given bare, or refuse them by name."""
+    found = (columns,) if isinstance(columns, str) else tuple(columns)
+    good = all(isinstance(one, str) and one for one in found) and len(set(found)) == len(found)
+    if not found or not good:
+        raise UsageInvalid(
+            what=f"{what}={columns!r} names no column, or one twice",
+            remedy=f"Give {what}='column' or {what}=['first', 'second'].",
+        )
+    return found
+
+
+def checked_function(
+    function: Callable[..., Any], setup: Callable[[], Any] | None, name: str
+) -> Callable[..., Any]:
+    """Return a paid function that can be called as it will be, or refuse it by name."""
+    given = "(row, value of setup)" if setup is not None else "(row)"
+    if not callable(function) or not (setup is None or callable(setup)):
+        raise UsageInvalid(
+            what=f"paid step {name}: its function or setup= cannot be called",
+            remedy="Give functions, not their values.",
+        )
+    arguments = (None,) if setup is None else (None, None)
+    try:
+        keyed = {"idempotency_key": ""} if takes_key(function) else {}
+        inspect.signature(function).bind(*arguments, **keyed)
+    except TypeError as error:
+        raise UsageInvalid(
+            what=f"paid step {name}: its function cannot be called as function{given}: {error}",
+            remedy="It takes one row (a list with batch=), setup's value, and idempotency_key.",
+        ) from error
+    except ValueError:
+        pass  # one written in C that does not say what it takes
+    return function
+
+
+def takes_key(function: Callable[..., Any]) -> bool:
+    """Tell whether a function has a parameter `idempotency_key`."""
+    try:
+        return "idempotency_key" in inspect.signature(function).parameters
+    except ValueError:
+        return False
+
+
+def checked_budget(budget: Budget) -> Budget:
+    """Return caps and prices, or refuse them by name."""
+    price = budget.cost if isinstance(budget.cost, (int, float)) else 0
+    if min(budget.calls or 0, budget.usd or 0, price) < 0:
+        raise UsageInvalid(what=f"{budget} has a negative number", remedy="Use positive ones.")
+    if budget.usd is not None and budget.cost is None:
+        raise UsageInvalid(
+            what=f"{budget} caps money, and does not say what a call costs",
+            remedy="Give cost=: dollars per call, or a function of the answer.",
+        )
+    return budget
 
 
 def checked_limits(limits: Limits, batch: int | None) -> Limits:

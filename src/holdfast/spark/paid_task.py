@@ -31,6 +31,7 @@ from holdfast.ledger.rate import RateGate
 from holdfast.ledger.rules import Policy
 from holdfast.ledger.window import Answer
 from holdfast.spark.answers import AnswerCodec
+from holdfast.spark.paid_options import takes_key
 
 _ledgers: dict[tuple[int, str, str], Ledger] = {}
 _set_up: dict[tuple[int, str], Any] = {}
@@ -121,7 +122,7 @@ class _Task:
             ledger_id=ledger.id,
             policy=step.policy,
             is_async=is_async(step.function),
-            takes_key="idempotency_key" in inspect.signature(step.function).parameters,
+            takes_key=takes_key(step.function),
             batch=step.batch,
             extra=_extra_of(step),
             cost=step.cost,

@@ -1,0 +1,208 @@
+"""`holdfast calls`: what a ledger of paid calls holds, and the verbs that take something out of it.
+
+`holdfast calls LEDGER` is short for `holdfast calls show LEDGER`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.errors import UsageInvalid
+
+if TYPE_CHECKING:
+    from holdfast.ledger.books import Choice, FileBooks, SlotView
+
+_LIST_MOST = 50
+"""Slots that are listed for people. More scroll the counts away; JSON and export give all."""
+
+
+class _ShowByDefault(TyperGroup):
+    """Reads `calls LEDGER` as `calls show LEDGER`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the verb in where none was given."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["show", *args]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+app = typer.Typer(
+    cls=_ShowByDefault,
+    help="What a ledger of paid calls holds. `calls LEDGER` is `calls show LEDGER`.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Ledger = Annotated[str, typer.Argument(help="The ledger's directory or URL.")]
+Key = Annotated[str | None, typer.Option(help="Only the slots of this key.")]
+Step = Annotated[str | None, typer.Option(help="Only the slots of this step.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@contextmanager
+def _opened(ledger: str) -> Iterator[FileBooks]:
+    from holdfast.ledger.books import open_books, url_of
+
+    books = open_books(url_of(ledger))
+    try:
+        yield books
+    finally:
+        books.close()
+
+
+def _choice(
+    step: str | None, key: str | None, *, unknown: bool, parked: bool, failed: bool
+) -> Choice:
+    from holdfast.ledger.books import Choice, SlotState
+
+    wanted = {
+        SlotState.IN_DOUBT: unknown,
+        SlotState.PARKED: parked,
+        SlotState.FAILED: failed,
+    }
+    states = frozenset(state for state, is_wanted in wanted.items() if is_wanted)
+    return Choice(step, key, states or None)
+
+
+@app.command()
+def show(
+    ledger: Ledger,
+    unknown: Annotated[bool, typer.Option("--unknown", help="List calls in doubt.")] = False,
+    parked: Annotated[bool, typer.Option("--parked", help="List parked calls.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="List failed calls.")] = False,
+    key: Key = None,
+    step: Step = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each step bought, and list calls in doubt, parked, failed, or of one key.
+
+    Example: holdfast calls ledger --parked
+    """
+    choice = _choice(step, key, unknown=unknown, parked=parked, failed=failed)
+    listed = choice.states is not None or key is not None
+    with _opened(ledger) as books:
+        known = books.chosen_steps(choice)
+        views = [view for view in books.steps() if view.id in known]
+        found = list(books.slots(choice)) if listed else []
+    if as_json:
+        facts = [
+            {"generation": v.generation, "calls": v.calls, "open": v.open, **asdict(v.receipt)}
+            for v in views
+        ]
+        listing = {"slots": [_plain(view) for view in found]} if listed else {}
+        sys.stdout.write(json.dumps({"steps": facts, **listing}) + "\n")
+        return
+    for view in views:
+        renewed = f" (generation {view.generation})" if view.generation else ""
+        sys.stdout.write(f"{view.receipt}{renewed}\n")
+        if view.open:
+            sys.stdout.write(f"  on their way now: {view.open:,}\n")
+    if not views:
+        sys.stdout.write("no step yet\n")
+    for slot in found[:_LIST_MOST]:
+        sys.stdout.write(_line(slot) + "\n")
+    if len(found) > _LIST_MOST:
+        more = len(found) - _LIST_MOST
+        sys.stdout.write(f"... and {more:,} more: --json or `holdfast calls export` has all\n")
+    bad = sum(view.receipt.parked + view.receipt.failed for view in views)
+    if bad:
+        sys.stdout.write(f"next: holdfast calls retry {ledger} --parked --failed\n")
+
+
+def _plain(view: SlotView) -> dict[str, Any]:
+    return {**asdict(view), "state": view.state.value}
+
+
+def _line(view: SlotView) -> str:
+    what = view.reason or view.answer or ""
+    what = what if len(what) <= 100 else what[:97] + "..."
+    return f"  {view.step} {view.key}: {view.state.value}, {view.attempts} attempt(s)  {what}"
+
+
+@app.command()
+def retry(
+    ledger: Ledger,
+    key: Key = None,
+    parked: Annotated[bool, typer.Option("--parked", help="All parked calls.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="All failed calls.")] = False,
+    step: Step = None,
+) -> None:
+    """Take parked and failed outcomes back, so that the next run asks again.
+
+    Bought answers are never touched. Example: holdfast calls retry ledger --parked
+    """
+    from holdfast.ledger.books import Choice, SlotState
+    from holdfast.ledger.drop import drop
+
+    choice = _choice(step, key, unknown=False, parked=parked, failed=failed)
+    if choice.states is None:
+        if key is None:
+            what, remedy = "retry of what?", "Give --parked, --failed or --key."
+            raise UsageInvalid(what=what, remedy=remedy)
+        choice = Choice(step, key, frozenset({SlotState.PARKED, SlotState.FAILED}))
+    with _opened(ledger) as books:
+        count = drop(books, choice)
+    sys.stdout.write(f"{count:,} outcome(s) taken back\n")
+    if count:
+        sys.stdout.write("next: run the job again; it asks these, and no others\n")
+
+
+@app.command()
+def forget(
+    ledger: Ledger,
+    key: Key = None,
+    step: Step = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Say that you mean it.")] = False,
+) -> None:
+    """Delete outcomes, bought answers among them: a later run buys them again.
+
+    Example: holdfast calls forget ledger --key doc-17 --yes
+    """
+    from holdfast.ledger.books import Choice
+    from holdfast.ledger.drop import drop, sweep_blobs
+
+    if key is None and step is None:
+        raise UsageInvalid(what="forget what?", remedy="Give --key or --step.")
+    choice = Choice(step, key)
+    with _opened(ledger) as books:
+        if not yes:
+            count = sum(1 for _ in books.slots(choice))
+            what = f"this would delete {count:,} recorded outcome(s), which cost money"
+            raise UsageInvalid(what=what, remedy="Add --yes.")
+        count = drop(books, choice)
+        swept = sweep_blobs(books)
+    sys.stdout.write(f"{count:,} outcome(s) deleted\n")
+    if not swept:
+        sys.stdout.write("their large answers are removed by the next forget while no job runs\n")
+
+
+@app.command()
+def export(
+    ledger: Ledger,
+    out: Annotated[Path, typer.Option(help="File to write: .parquet, .csv or .jsonl.")],
+    step: Step = None,
+) -> None:
+    """Write every slot as a table.
+
+    Example: holdfast calls export ledger --out calls.parquet
+    """
+    from holdfast.ledger.books import Choice
+    from holdfast.ledger.table import FORMATS, write_table
+
+    if out.suffix not in FORMATS:
+        raise UsageInvalid(
+            what=f"--out {out} has no known ending", remedy=f"Use one of {', '.join(FORMATS)}."
+        )
+    with _opened(ledger) as books:
+        count = write_table(out.absolute(), books.slots(Choice(step)))
+    sys.stdout.write(f"wrote {count:,} slot(s) to {out}\n")

@@ -1,0 +1,117 @@
+"""Kills `holdfast calls retry` at every step, and again in the recovery: all of it, or nothing."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast._base.crashpoint import POINTS
+from holdfast.ledger.books import Choice, FileBooks, SlotState
+from holdfast.ledger.contract import Outcome, Status
+from holdfast.ledger.drop import drop
+from holdfast.ledger.file_ledger import FileLedger
+from holdfast.testing.crash import CrashLoop, Hit, Tally
+from holdfast.testing.ledgers import bought, claim, make_slot, make_step
+
+BAD = frozenset({SlotState.PARKED, SlotState.FAILED})
+ROUNDS = ({"a": Status.BOUGHT, "p": Status.PARKED}, {"b": Status.BOUGHT, "f": Status.FAILED})
+LOST = {"p", "f"}
+pa.array([""])  # loads pandas if it is there: once here, not in each child
+
+
+def url_of(state: Path) -> str:
+    return f"file://{state}/ledger"
+
+
+def retry(state: Path) -> None:
+    """Two settled files with good and bad outcomes; drop the bad ones; buy them."""
+    state.mkdir(exist_ok=True)
+    for number, statuses in enumerate(ROUNDS):
+        if not (state / f"made{number}").exists():
+            ask(state, statuses)
+            (state / f"made{number}").touch()
+    if not (state / "dropped").exists():
+        books = FileBooks(url_of(state))
+        drop(books, Choice(states=BAD))
+        books.close()
+        (state / "dropped").touch()
+    ask(state, dict.fromkeys(LOST, Status.BOUGHT))
+
+
+def ask(state: Path, statuses: dict[str, Status]) -> None:
+    ledger = FileLedger(url_of(state))
+    ledger.tidy()
+    step = make_step(ledger)
+    slots = {key: make_slot(step, key) for key in statuses}
+    granted = claim(ledger, list(slots.values())).attempts
+    for key, slot in slots.items():
+        if slot.hash in granted:
+            good = bought(slot, f"answer {key}".encode())
+            bad = Outcome(slot, statuses[key], dead_letter=True, recorded_ms=1)
+            ledger.settle([good if statuses[key] is Status.BOUGHT else bad])
+    ledger.close()
+    ledger = FileLedger(url_of(state))
+    ledger.compact()
+    ledger.close()
+
+
+def found(state: Path) -> dict[str, tuple[SlotState, str | None]]:
+    """Read a copy, because opening a ledger repairs it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch, "state")
+        shutil.copytree(state, copy)
+        books = FileBooks(url_of(copy))
+        views = list(books.slots(Choice()))
+        books.close()
+    slots = {view.key: (view.state, view.answer) for view in views}
+    assert len(slots) == len(views), "duplicated: a slot has two outcomes"
+    return slots
+
+
+def right_after(state: Path) -> None:
+    if not (state / "made1").exists():
+        return
+    slots = found(state)
+    for key in ("a", "b"):
+        assert slots.get(key) == (SlotState.BOUGHT, f"answer {key}"), f"lost: {key} {slots}"
+    bad = {key for key in LOST if key in slots and slots[key][0] in BAD}
+    assert bad in (set(), LOST), f"wrong: half of them were dropped: {slots}"
+    if (state / "dropped").exists():
+        assert not bad, f"wrong: what was dropped is back: {slots}"
+
+
+def after_recovery(state: Path) -> None:
+    right_after(state)
+    ledger = FileLedger(url_of(state))
+    ledger.verify()
+    totals = ledger.totals(1)
+    assert totals.settled == {Status.BOUGHT: 4, Status.PARKED: 0, Status.FAILED: 0}, (
+        f"wrong: {totals}"
+    )
+    assert not list(ledger.dead_letters(1)), "wrong: a dead letter is left"
+    ledger.compact()
+    with ledger._database.reading() as connection:
+        names = {name for (name,) in connection.execute("SELECT name FROM settled")}
+    ledger.close()
+    there = {path.name for path in (state / "ledger" / "settled").iterdir()}
+    assert there == names, f"wrong: files and rows differ: {there} {names}"
+
+
+@pytest.mark.slow
+def test_crash_while_outcomes_are_dropped(tallies: defaultdict[str, Tally]) -> None:
+    loop = CrashLoop(retry, settle=right_after, final=after_recovery)
+    ours = [name for name in POINTS if name.startswith("calls.")]
+    passes = loop.passes()
+    assert [name for name in ours if passes[name]] == ours
+    for name in ours:
+        for number in range(1, passes[name] + 1):
+            loop.pairs(Hit(name, number), keep=lambda hit: hit.name.startswith("calls."))
+    tallies["calls"].add(loop.tally)
+    assert not loop.tally.problems, "\n".join(loop.tally.problems)
+    assert loop.tally.points >= set(ours)
+    assert loop.tally.pairs >= 8
