@@ -8,25 +8,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
     from holdfast.pipeline import Pipeline
-    from holdfast.spark.pay_once import Budget, Limits, OnTrouble, pay_once
+    from holdfast.spark.pay_once import Budget, DryRun, Limits, OnTrouble, Receipt, pay_once
 
 __version__ = "0.1.0"
 __all__ = [
     "Budget",
+    "DryRun",
     "HoldfastError",
     "Limits",
     "OnTrouble",
     "Pipeline",
+    "Receipt",
     "__version__",
     "pay_once",
 ]
 
 _HOMES = {
     "Budget": "holdfast.spark.pay_once",
+    "DryRun": "holdfast.spark.pay_once",
     "HoldfastError": "holdfast.errors",
     "Limits": "holdfast.spark.pay_once",
     "OnTrouble": "holdfast.spark.pay_once",
     "Pipeline": "holdfast.pipeline",
+    "Receipt": "holdfast.spark.pay_once",
     "pay_once": "holdfast.spark.pay_once",
 }
 

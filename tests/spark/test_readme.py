@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -19,7 +21,8 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.timeout(240)
 def test_the_twenty_lines_run_as_written(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(blocks("python")[0])
+    (shop,) = [block for block in blocks("python") if "Pipeline(" in block]
+    (tmp_path / "shop.py").write_text(shop)
     (script,) = [block for block in blocks("bash") if "holdfast run shop.py" in block]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -38,6 +41,21 @@ def test_the_twenty_lines_run_as_written(tmp_path: Path) -> None:
     assert "all is well" in done.stdout
     assert "Traceback" not in done.stderr
     assert "WARN" not in done.stderr
+
+
+def test_the_paid_job_runs_as_written(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice, on another ledger: the receipts are those that the page shows."""
+    text = README.read_text()
+    (job,) = [block for block in blocks("python") if "pay_once(" in block]
+    assert text.index("pay_once(") < text.index("## What it is for"), "on the first screen"
+    (tmp_path / "job.py").write_text(job.replace("file:///tmp/ledger", f"file://{tmp_path}/ledger"))
+    for _ in range(2):
+        runpy.run_path(str(tmp_path / "job.py"), run_name="__main__")
+        receipt = capsys.readouterr().out.splitlines()[-1]
+        assert receipt.startswith("summarise: bought")
+        assert receipt in text
 
 
 def test_the_first_two_commands_are_there() -> None:

@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark",),
     ("queries",),
     ("apps",),
-    ("gateway", "router", "cli", "dashboard", "testing"),
+    ("gateway", "router", "cli", "dashboard", "testing", "pyspark_holdfast"),
 )
 """Lowest first (docs/adr/0012). A part imports only from parts of lower layers."""
 FREE_IN_LAYER = {("errors", "_base", "config")}
@@ -84,12 +84,16 @@ class Module:
     tree: ast.Module
 
     @property
+    def _inside(self) -> Path:
+        return self.path.relative_to(HOUSE if self.path.is_relative_to(HOUSE) else SRC)
+
+    @property
     def name(self) -> str:
-        return str(self.path.relative_to(HOUSE))
+        return str(self._inside)
 
     @property
     def part(self) -> str:
-        return self.path.relative_to(HOUSE).parts[0].removesuffix(".py")
+        return self._inside.parts[0].removesuffix(".py")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,11 @@ COMMANDS = [
     ("bench",),
     ("coffee", "generate"),
     ("coffee", "oracle"),
+    ("dry-run",),
+    ("calls", "show"),
+    ("calls", "retry"),
+    ("calls", "forget"),
+    ("calls", "export"),
 ]
 
 

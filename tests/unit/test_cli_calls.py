@@ -69,7 +69,7 @@ def test_retry_takes_back_what_was_not_bought(calls: Calls, ledger: str) -> None
     assert "0 outcome(s)" in calls("retry", ledger, "--key", "good")[1]
     assert "1 outcome(s)" in calls("retry", ledger, "--key", "bad")[1]
     assert "1 outcome(s)" in calls("retry", ledger, "--parked", "--failed")[1]
-    code, out, _ = calls(ledger, "--json")
+    _, out, _ = calls(ledger, "--json")
     (step,) = json.loads(out)["steps"]
     assert (step["bought"], step["parked"], step["failed"], step["in_doubt"]) == (1, 0, 0, 1)
 

@@ -146,6 +146,26 @@ def run(
     )
 
 
+@app.command(name="dry-run")
+def dry_run(
+    pipeline: Annotated[
+        str, typer.Argument(help="A bundled name (coffee), module:object, or a .py file.")
+    ],
+    input: Annotated[Path, typer.Option(help="Directory with the input files.")],  # noqa: A002
+    format: Annotated[  # noqa: A002
+        str | None, typer.Option(help="Format of the input files: csv, json or parquet.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a pipeline's paid steps would buy, and about for how much. Buys nothing.
+
+    Example: holdfast dry-run reviews.py --input data
+    """
+    from holdfast.cli.dry_run import dry_run_command
+
+    dry_run_command(pipeline, input, format, as_json=as_json)
+
+
 @app.command()
 def init(
     name: Annotated[str, typer.Argument(help="Name of the project, and of its directory.")],
@@ -229,6 +249,7 @@ def verify(
 
 @app.command()
 def demo(
+    what: Annotated[str, typer.Argument(help="coffee, or paid: calls that cost money.")] = "coffee",
     scale: Annotated[float, typer.Option(help="Size of the data; 1 is 3.3 GB.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of the data.")] = 1,
     keep: Annotated[
@@ -242,10 +263,18 @@ def demo(
 ) -> None:
     """Generate coffee-shop data, run it, kill it twice, resume, compare with the oracle.
 
+    `demo paid`: 400 paid calls to a bundled provider, killed in the middle; its bill afterwards.
+
     Example: holdfast demo
     """
     from holdfast.cli.demo import demo_command
+    from holdfast.cli.demo_paid import demo_paid_command
 
+    if what == "paid":
+        demo_paid_command(keep=keep)
+        return
+    if what != "coffee":
+        raise UsageInvalid(what=f"there is no demo {what!r}", remedy="Use coffee or paid.")
     demo_command(scale=scale, seed=seed, keep=keep, as_json=as_json)
 
 

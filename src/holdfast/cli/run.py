@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from holdfast._base.clock import SystemClock
@@ -31,6 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.intake.listing import list_tables
 from holdfast.spark.load import load_pipeline
+from holdfast.spark.receipts import receipts_since
 from holdfast.spark.supervise import ChildExecutor
 from holdfast.spark.wire import Start
 
@@ -106,15 +107,16 @@ class _Job:
         self._request, self._teller, self._stop = request, teller, stop
         self._log: Path | None = None
         self._size = 0
+        self._executor_made: ChildExecutor | None = None
 
     def run(self) -> RunReport:
         """Run or resume."""
         request = self._request
-        spec = _with_format(load_pipeline(request.pipeline).spec(), request.format)
+        spec = with_format(load_pipeline(request.pipeline).spec(), request.format)
         config = _config(request)
         _refuse_cluster(request, config.master)
         with hold(request.state.resolve(), config) as held:
-            return drive(
+            report = drive(
                 held,
                 spec,
                 lambda: self._inputs(spec),
@@ -124,6 +126,9 @@ class _Job:
                 watch=self._teller,
                 stop=self._stop,
             )
+        if self._executor_made is not None:
+            report.receipts = receipts_since(self._executor_made.marks.values())
+        return report
 
     def _inputs(self, spec: PipelineSpec) -> Inputs:
         folder = self._request.input.resolve()
@@ -140,6 +145,7 @@ class _Job:
         start = Start(self._request.pipeline, str(log), config.master, spark, short)
         executor = ChildExecutor(start, self._teller.output())
         self._stop.watch(executor)
+        self._executor_made = executor
         return executor
 
     def log_of(self, error: HoldfastError) -> str | None:
@@ -148,7 +154,8 @@ class _Job:
         return str(self._log) if self._log is not None and of_spark else None
 
 
-def _with_format(spec: PipelineSpec, fmt: str | None) -> PipelineSpec:
+def with_format(spec: PipelineSpec, fmt: str | None) -> PipelineSpec:
+    """Return the pipeline with its inputs in another format, or refuse it by name."""
     if fmt is None:
         return spec
     if fmt not in _FORMATS:
@@ -187,6 +194,7 @@ def _conclude(request: Request, report: RunReport) -> None:
             "redone_batches": report.redone_batches,
             "redone_chunks": report.redone_chunks,
             "failed_attempts": report.failed_attempts,
+            "paid": [asdict(receipt) for receipt in report.receipts],
             "results": {name: str(path) for name, path in report.results.items()},
         }
         sys.stdout.write(json.dumps(facts) + "\n")
@@ -208,5 +216,6 @@ def _summary(request: Request, report: RunReport) -> list[str]:
         lines.append(f"rows of {table} that did not fit are kept aside in {places[0]}{more}")
     if report.bad_rows:
         lines[0] += f", {report.bad_rows:,} kept aside"
+    lines += [f"paid step {receipt}" for receipt in report.receipts]
     quoted = shlex.join(["--state", str(request.state), "--out", str(request.out)])
     return [*lines, f"next: holdfast verify {quoted}"]

@@ -28,6 +28,7 @@ from holdfast.engine.state import Held
 from holdfast.errors import RunFailed, StateMismatch, UsageInvalid
 from holdfast.intake.bind import bind_files, check_heads, check_unchanged
 from holdfast.intake.tables import TableSpec
+from holdfast.ledger.receipt import Receipt
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.store.contract import Store
 from holdfast.store.rows import NewRun, Run, RunState, SenderDecl
@@ -64,6 +65,8 @@ class RunReport:
     kept_aside: dict[str, list[Path]] = field(default_factory=dict)
     """Table -> the Parquet files of its rows that did not fit."""
     exported: list[str] = field(default_factory=list)
+    receipts: tuple[Receipt, ...] = ()
+    """What paid steps bought and reused in this call of run."""
 
 
 def _refuse_overwriting(given: Inputs, out: Path | None) -> None:

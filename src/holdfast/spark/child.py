@@ -18,6 +18,7 @@ from typing import Any
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast.engine.executor import Outcome
 from holdfast.errors import HoldfastError, InvariantViolated, SparkLost, SparkNotStarted
+from holdfast.spark.receipts import Mark, collecting
 from holdfast.spark.wire import Start, line, pack_result, unpack_batch, unpack_series
 
 _PR_SET_PDEATHSIG = 1
@@ -38,10 +39,11 @@ class Child:
         """Talk over `channel`."""
         self._channel = channel
         self._executor: Any = None
+        self._marks: dict[tuple[str, int], Mark] = {}
 
     def serve(self) -> None:
         """Answer until the parent closes the socket."""
-        with self._channel.makefile("rb") as requests:
+        with self._channel.makefile("rb") as requests, collecting() as self._marks:
             for request in requests:
                 self._channel.sendall(self._answer(loads(request)))
 
@@ -51,13 +53,18 @@ class Child:
                 self._start(Start(**request["start"]))
                 return line(ready=True)
             if "series" in request:
-                return line(outcomes=[pack_result(one) for one in self._series(request)])
-            return line(outcome=asdict(self._work(request)))
+                results = [pack_result(one) for one in self._series(request)]
+                return line(outcomes=results, paid=self._paid())
+            outcome = asdict(self._work(request))
+            return line(outcome=outcome, paid=self._paid())
         except HoldfastError as error:
             return line(error=error.wire_text())
         except Exception as error:  # the parent must hear of our own bugs too
             found = InvariantViolated(what=f"{type(error).__name__} in the Spark process: {error}")
             return line(error=found.wire_text())
+
+    def _paid(self) -> list[dict[str, Any]]:
+        return [mark.to_wire() for mark in self._marks.values()]
 
     def _start(self, start: Start) -> None:
         from holdfast.spark.execute import SparkExecutor

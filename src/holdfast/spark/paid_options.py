@@ -76,8 +76,7 @@ def checked_url(ledger: str | None) -> str:
 def checked_columns(what: str, columns: str | Sequence[str]) -> tuple[str, ...]:
     """Return names of columns, one of which may be given bare, or refuse them by name."""
     found = (columns,) if isinstance(columns, str) else tuple(columns)
-    good = all(isinstance(one, str) and one for one in found) and len(set(found)) == len(found)
-    if not found or not good:
+    if not found or not all(found) or len(set(found)) != len(found):
         raise UsageInvalid(
             what=f"{what}={columns!r} names no column, or one twice",
             remedy=f"Give {what}='column' or {what}=['first', 'second'].",
@@ -90,7 +89,7 @@ def checked_function(
 ) -> Callable[..., Any]:
     """Return a paid function that can be called as it will be, or refuse it by name."""
     given = "(row, value of setup)" if setup is not None else "(row)"
-    if not callable(function) or not (setup is None or callable(setup)):
+    if not all(callable(one) for one in (function, setup) if one is not None):
         raise UsageInvalid(
             what=f"paid step {name}: its function or setup= cannot be called",
             remedy="Give functions, not their values.",

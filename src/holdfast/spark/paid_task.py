@@ -10,8 +10,9 @@ import datetime
 import inspect
 import json
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -25,7 +26,7 @@ from holdfast._base.crashpoint import arm_from_environment
 from holdfast.errors import HoldfastError, KeyInvalid
 from holdfast.ledger.asking import Asker, Pending
 from holdfast.ledger.caller import Caller, Limits
-from holdfast.ledger.contract import Ledger, Limit, Slot, inputs_hash, slot_hash
+from holdfast.ledger.contract import Ledger, Limit, Reused, Slot, Status, inputs_hash, slot_hash
 from holdfast.ledger.opening import open_ledger
 from holdfast.ledger.rate import RateGate
 from holdfast.ledger.rules import Policy
@@ -38,17 +39,24 @@ _set_up: dict[tuple[int, str], Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes a row a slot: the step, the key's columns and the inputs' columns."""
+
+    step_name: str
+    step: int
+    key: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PaidStep:
     """Everything a worker needs to know of a paid step. It travels by Spark's own pickling."""
 
     function: Callable[..., Any]
-    name: str
-    step: int
+    identity: Identity
     token: str
     ledger: str
     ledger_id: str
-    key: tuple[str, ...]
-    inputs: tuple[str, ...]
     returns: spark_types.StructType
     limits: Limits
     budget: Limit
@@ -68,8 +76,15 @@ def run_task(step: PaidStep, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
         RuntimeError: with the text of a HoldfastError, because Spark hands over only text.
     """
     arm_from_environment()
-    try:
+    with as_text():
         yield from _Task(step).answer(batches)
+
+
+@contextmanager
+def as_text() -> Iterator[None]:
+    """Put a HoldfastError into the text that a worker hands over; `from_text` finds it again."""
+    try:
+        yield
     except HoldfastError as error:
         raise RuntimeError(f"{error}\n{error.wire_text()}") from error
 
@@ -98,9 +113,10 @@ class _Task:
     def __init__(self, step: PaidStep) -> None:
         self._step = step
         self._codec = AnswerCodec(step.returns)
-        self._row = Row(*step.inputs)
-        self._columns = list(dict.fromkeys([*step.key, *step.inputs]))
+        self._row = Row(*step.identity.inputs)
         self._waiting: deque[pa.RecordBatch] = deque()
+        self._ledger = _ledger_of(step)
+        self._reused = Counter[str]()
 
     def answer(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the input's rows in their order, with the answers' columns."""
@@ -111,14 +127,15 @@ class _Task:
         finally:
             # Also when Spark wants no more: calls on their way are settled, not abandoned.
             answers.close()  # type: ignore[attr-defined]  # it is a generator
+            if self._reused["answers"]:
+                self._ledger.count_reused(self._step.identity.step, Reused(**self._reused))
 
     def _caller(self) -> Caller:
-        step = self._step
-        ledger = _ledger_of(step)
+        step, ledger = self._step, self._ledger
         asker = Asker(
             function=step.function,
             encode=self._codec.encode,
-            step=step.name,
+            step=step.identity.step_name,
             ledger_id=ledger.id,
             policy=step.policy,
             is_async=is_async(step.function),
@@ -131,33 +148,14 @@ class _Task:
         )
         clock, gate = SystemClock(), None
         if step.limits.rate_per_s is not None:
-            gate = RateGate(ledger.rate_file(step.step), step.limits.rate_per_s, clock)
+            gate = RateGate(ledger.rate_file(step.identity.step), step.limits.rate_per_s, clock)
         return Caller(ledger, asker, limits=step.limits, budget=step.budget, gate=gate, clock=clock)
 
     def _read(self, batch: pa.RecordBatch) -> list[Pending]:
         """Take in a batch of the input. Every key is checked before anything is claimed."""
         self._waiting.append(batch)
-        pendings: list[Pending] = []
-        for cells in batch.select(self._columns).to_pylist():
-            key = self._key(cells)
-            values = [cells[name] for name in self._step.inputs]
-            slot = Slot(
-                slot_hash(self._step.step, key),
-                self._step.step,
-                key,
-                inputs_hash(_canonical([self._step.inputs, values])),
-            )
-            pendings.append(Pending(slot, self._row(*values)))
-        return pendings
-
-    def _key(self, cells: dict[str, Any]) -> str:
-        values = [cells[name] for name in self._step.key]
-        for name, value in zip(self._step.key, values, strict=True):
-            if value is None:
-                raise KeyInvalid(step=self._step.name, column=name, what="null in a row")
-        if len(values) == 1:
-            return values[0] if isinstance(values[0], str) else _canonical(values[0]).decode()
-        return _canonical(values).decode()
+        found = slots_of(self._step.identity, batch)
+        return [Pending(slot, self._row(*values)) for slot, values in found]
 
     def _join(self, taken: list[Answer]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the answers belong to, piece by piece of the input's batches."""
@@ -174,12 +172,42 @@ class _Task:
                 self._waiting[0] = batch.slice(count)
 
     def _joined(self, batch: pa.RecordBatch, answers: list[Answer]) -> pa.RecordBatch:
+        for answer in answers:
+            if answer.status is Status.REUSED:
+                self._reused["answers"] += 1
+                self._reused["saved_micros"] += answer.outcome.cost_micros
         names = [*batch.schema.names, *self._codec.names]
         columns = [*batch.columns, *self._codec.columns([a.outcome.answer for a in answers])]
         if self._step.with_status:
-            names.append(f"{self._step.name}_status")
+            names.append(f"{self._step.identity.step_name}_status")
             columns.append(pa.array([answer.status.value for answer in answers], pa.string()))
         return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def slots_of(identity: Identity, batch: pa.RecordBatch) -> list[tuple[Slot, list[Any]]]:
+    """Return the slot of each row of a batch, with the values of its inputs.
+
+    Raises:
+        KeyInvalid: a key is null.
+    """
+    found: list[tuple[Slot, list[Any]]] = []
+    columns = list(dict.fromkeys([*identity.key, *identity.inputs]))
+    for cells in batch.select(columns).to_pylist():
+        key = _key(identity, cells)
+        values = [cells[name] for name in identity.inputs]
+        sent = inputs_hash(_canonical([identity.inputs, values]))
+        found.append((Slot(slot_hash(identity.step, key), identity.step, key, sent), values))
+    return found
+
+
+def _key(identity: Identity, cells: dict[str, Any]) -> str:
+    values = [cells[name] for name in identity.key]
+    for name, value in zip(identity.key, values, strict=True):
+        if value is None:
+            raise KeyInvalid(step=identity.step_name, column=name, what="null in a row")
+    if len(values) == 1:
+        return values[0] if isinstance(values[0], str) else _canonical(values[0]).decode()
+    return _canonical(values).decode()
 
 
 def is_async(function: Callable[..., Any]) -> bool:

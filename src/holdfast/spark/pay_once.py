@@ -10,32 +10,40 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
 
 from holdfast._base.ids import digest, fresh_token
 from holdfast.errors import ClusterNeedsSharedState, UsageInvalid
 from holdfast.ledger.caller import Limits
-from holdfast.ledger.contract import MICROS, Limit, Step
+from holdfast.ledger.contract import MICROS, Limit
+from holdfast.ledger.finding import find_step
 from holdfast.ledger.opening import is_shared, open_ledger
+from holdfast.ledger.receipt import Receipt, receipt_of
 from holdfast.ledger.rules import OnUnknown, Policy
 from holdfast.spark.answers import AnswerCodec
+from holdfast.spark.dry_run import DryRun, DryRuns, Probe, count_slots, dry_runs, told
 from holdfast.spark.paid_options import (
     Budget,
     OnTrouble,
+    checked_budget,
+    checked_columns,
+    checked_function,
     checked_limits,
     checked_name,
     checked_trouble,
     checked_url,
 )
-from holdfast.spark.paid_task import PaidStep, run_task
+from holdfast.spark.paid_task import Identity, PaidStep, run_task
+from holdfast.spark.receipts import Mark, note, receipt_at
 
-__all__ = ["Budget", "Limits", "OnTrouble", "pay_once"]
+__all__ = ["Budget", "DryRun", "Limits", "OnTrouble", "PaidTransform", "Receipt", "pay_once"]
 
 
 def pay_once(
@@ -55,7 +63,7 @@ def pay_once(
     trouble: OnTrouble | None = None,
     status: bool = True,
     shared: bool = False,
-) -> Callable[[DataFrame], DataFrame]:
+) -> PaidTransform:
     """Return a transform that appends a paid function's answers: `df.transform(pay_once(...))`.
 
     `function` takes one row (attribute access; only the columns `inputs`, by default all), or with
@@ -69,35 +77,41 @@ def pay_once(
     answer is durable before Spark sees it. Not guaranteed: that no call is repeated. A crash
     leaves at most `max_in_flight + intent_ahead` calls per task in doubt; `trouble` decides.
 
+    The transform also has `.receipt()`, what was bought and reused, and `.dry_run(df)`, what
+    would be.
+
     Raises:
         UsageInvalid, ClusterNeedsSharedState, StepChanged, Damaged: here or at the transform,
             before any call. KeyInvalid, CallInputChanged, CallFailed, BudgetSpent: from the job;
             find them in Spark's error text by `holdfast.errors.from_text`.
     """
-    wanted = _Wanted(
-        function=function,
-        name=checked_name(name),
-        key=(key,) if isinstance(key, str) else tuple(key),
+    return PaidTransform(
+        function=checked_function(function, setup, checked_name(name)),
+        name=name,
+        key=checked_columns("key", key),
         returns=returns,
         url=checked_url(ledger),
-        inputs=None if inputs is None else tuple(inputs),
+        inputs=None if inputs is None else checked_columns("inputs", inputs),
         fingerprint={str(k): str(v) for k, v in (fingerprint or {}).items()},
         version=version,
         batch=batch,
         setup=setup,
         limits=checked_limits(limits or Limits(), batch),
-        budget=budget or Budget(),
+        budget=checked_budget(budget or Budget()),
         trouble=checked_trouble(trouble or OnTrouble()),
         status=status,
         shared=shared,
         token=fresh_token(),
     )
-    return wanted.transform
+
+
+_last: dict[str, Mark] = {}
+"""Token of a transform -> the mark of its last use in this process."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A paid step as the user asked for it, not yet bound to a DataFrame."""
+class PaidTransform:
+    """A paid step as the user asked for it, not yet bound to a DataFrame. Made by `pay_once`."""
 
     function: Callable[..., Any]
     name: str
@@ -116,24 +130,99 @@ class _Wanted:
     shared: bool
     token: str
 
-    def transform(self, frame: DataFrame) -> DataFrame:
+    def __call__(self, frame: DataFrame) -> DataFrame:
         """Append the answers' columns. Checks everything; calls nothing."""
+        answer, schema = self._checked(frame)
+        runs = dry_runs()
+        if runs is not None:
+            return self._transform_dry(frame, answer, schema, runs)
+        return self._transform(frame, answer, schema, self._limit())
+
+    def receipt(self, *, ever: bool = False) -> Receipt:
+        """Return what the ledger says of this step since this object was last used.
+
+        With `ever`, or if it was not used in this process: over the ledger's life. It counts what
+        anybody did with this step and ledger. See docs/paid-calls.md#the-receipt.
+        """
+        mark = _last.get(self.token)
+        if mark is not None:
+            now = receipt_at(mark.ledger, mark.step, self.name)
+            return now if ever else now.since(mark.before)
+        step = find_step(self.url, self.name)
+        return Receipt(self.name) if step is None else receipt_at(self.url, step.id, self.name)
+
+    def dry_run(self, frame: DataFrame) -> DryRun:
+        """Count what `frame.transform(self)` would buy now. Makes no call, changes no ledger.
+
+        The frame is evaluated once.
+
+        Raises:
+            UsageInvalid, StepChanged, KeyInvalid: as the run itself would.
+        """
+        answer, _ = self._checked(frame)
+        identity = self._identity(frame, 0)
+        prints = self._fingerprint(answer, identity.inputs)
+        found = find_step(self.url, self.name, prints, self.trouble.change)
+        each = self._limit().each_micros / MICROS or None
+        if found is None:
+            probe = Probe(identity, self._policy(), None, "")
+        else:
+            identity = replace(identity, step=found.id)
+            probe = Probe(identity, self._policy(), self.url, found.ledger_id)
+            each = each or found.mean_usd
+        return told(self.name, *count_slots(frame, probe), each)
+
+    def _transform_dry(
+        self,
+        frame: DataFrame,
+        answer: spark_types.StructType,
+        schema: spark_types.StructType,
+        runs: DryRuns,
+    ) -> DataFrame:
+        """Note what would be bought. Answers are the recorded ones, or null if any is missing."""
+        if (after := runs.blocking()) is not None:
+            runs.unknown[self.name] = after
+        else:
+            runs.known.append(self.dry_run(frame))
+        if runs.blocking() is None:
+            # No call may be made: whatever is not recorded after all is over this budget.
+            return self._transform(frame, answer, schema, Limit(calls=0))
+        nulls = {f.name: F.lit(None).cast(f.dataType) for f in schema.fields[len(frame.columns) :]}
+        return frame.withColumns(nulls)
+
+    def _checked(self, frame: DataFrame) -> tuple[spark_types.StructType, spark_types.StructType]:
+        """Return the answer's columns and the output's, or refuse what cannot work."""
         answer = _answer_schema(self.returns, self.name)
-        _check_picklable(self.function, self.setup, self.name)
-        schema = self._output_schema(frame.schema, answer)
+        trouble = self.trouble
+        sent = (self.function, self.setup, self.budget.cost, trouble.unknown, trouble.retryable)
+        _check_picklable(sent, self.name)
         if not (self.shared or is_shared(self.url)):
             _check_master(frame, self.url)
+        return answer, self._output_schema(frame.schema, answer)
+
+    def _identity(self, frame: DataFrame, step: int) -> Identity:
         inputs = self.inputs if self.inputs is not None else tuple(frame.columns)
+        return Identity(self.name, step, self.key, inputs)
+
+    def _transform(
+        self,
+        frame: DataFrame,
+        answer: spark_types.StructType,
+        schema: spark_types.StructType,
+        limit: Limit,
+    ) -> DataFrame:
         ledger = open_ledger(self.url)
         try:
             ledger.verify()
             ledger.tidy()
-            step = ledger.step(
-                self.name, self._fingerprint(answer, inputs), on_change=self.trouble.change
-            )
-            paid = self._paid_step(step, ledger.id, inputs, answer)
+            prints = self._fingerprint(answer, self._identity(frame, 0).inputs)
+            step = ledger.step(self.name, prints, on_change=self.trouble.change)
+            mark = Mark(self.url, step.id, receipt_of(ledger, step.id, self.name))
+            paid = self._paid_step(self._identity(frame, step.id), ledger.id, answer, limit)
         finally:
             ledger.close()
+        _last[self.token] = mark
+        note(mark)
 
         def run(batches: Iterator[Any]) -> Iterator[Any]:
             return run_task(paid, batches)
@@ -178,39 +267,41 @@ class _Wanted:
             fields["function"] = _source_of(self.function)
         return {name: digest(value) for name, value in fields.items()}
 
-    def _paid_step(
-        self, step: Step, ledger_id: str, inputs: tuple[str, ...], answer: spark_types.StructType
-    ) -> PaidStep:
-        cost, budget = self.budget.cost, self.budget
-        fixed = float(cost) if isinstance(cost, (int, float)) else None
+    def _limit(self) -> Limit:
+        cost, usd = self.budget.cost, self.budget.usd
+        return Limit(
+            calls=self.budget.calls,
+            cost_micros=None if usd is None else round(usd * MICROS),
+            each_micros=round(cost * MICROS) if isinstance(cost, (int, float)) else 0,
+        )
+
+    def _policy(self) -> Policy:
         known = not callable(self.trouble.unknown)
-        unknown = cast(OnUnknown, self.trouble.unknown if known else "reconcile")
+        return Policy(
+            unknown=cast(OnUnknown, self.trouble.unknown if known else "reconcile"),
+            error=self.trouble.error,
+            input_change=self.trouble.input_change,
+            attempts=self.limits.attempts,
+        )
+
+    def _paid_step(
+        self, identity: Identity, ledger_id: str, answer: spark_types.StructType, limit: Limit
+    ) -> PaidStep:
+        cost, ask = self.budget.cost, self.trouble.unknown
         return PaidStep(
             function=self.function,
-            name=self.name,
-            step=step.id,
+            identity=identity,
             token=self.token,
             ledger=self.url,
             ledger_id=ledger_id,
-            key=self.key,
-            inputs=inputs,
             returns=answer,
             limits=self.limits,
-            budget=Limit(
-                calls=budget.calls,
-                cost_micros=None if budget.usd is None else round(budget.usd * MICROS),
-                each_micros=round((fixed or 0.0) * MICROS),
-            ),
-            policy=Policy(
-                unknown=unknown,
-                error=self.trouble.error,
-                input_change=self.trouble.input_change,
-                attempts=self.limits.attempts,
-            ),
+            budget=limit,
+            policy=self._policy(),
             batch=self.batch,
             setup=self.setup,
-            cost=cost if callable(cost) else None if fixed is None else _Fixed(fixed),
-            reconcile=None if known else cast(Callable[[Any, str], Any], self.trouble.unknown),
+            cost=cost if callable(cost) or cost is None else _Fixed(float(cost)),
+            reconcile=ask if callable(ask) else None,
             retryable=self.trouble.retryable,
             with_status=self.status,
         )
@@ -252,11 +343,9 @@ def _answer_schema(returns: str | spark_types.StructType, name: str) -> spark_ty
     )
 
 
-def _check_picklable(
-    function: Callable[..., Any], setup: Callable[[], Any] | None, name: str
-) -> None:
+def _check_picklable(sent: tuple[Any, ...], name: str) -> None:
     try:
-        cloudpickle.dumps((function, setup))  # type: ignore[no-untyped-call]  # has no types
+        cloudpickle.dumps(sent)  # type: ignore[no-untyped-call]  # has no types
     except Exception as error:  # pickling runs users' code, which may raise anything
         raise UsageInvalid(
             what=f"paid step {name}: its function cannot be sent to Spark's workers ({error})",

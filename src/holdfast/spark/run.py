@@ -24,6 +24,7 @@ from holdfast.intake.listing import list_tables
 from holdfast.intake.tables import TableSpec
 from holdfast.spark.execute import SparkExecutor
 from holdfast.spark.read import schema_of
+from holdfast.spark.receipts import collecting, receipts_since
 from holdfast.spark.trouble import working
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def run_pipeline(
     spec = pipeline.spec()
     root = Path(state).resolve()
     refuse_cluster(spark.conf.get("spark.master", "local") or "local", root)
-    with hold(root, config) as held, _in_utc(spark):
-        return drive(
+    with hold(root, config) as held, _in_utc(spark), collecting() as marks:
+        report = drive(
             held,
             spec,
             lambda: gather(held, spec, inputs),
@@ -55,6 +56,8 @@ def run_pipeline(
             config=config,
             watch=ignore,
         )
+    report.receipts = receipts_since(marks.values())
+    return report
 
 
 @contextmanager

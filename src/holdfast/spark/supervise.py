@@ -21,6 +21,7 @@ from holdfast._base.files import make_directories, os_errors
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork
 from holdfast.errors import HoldfastError, InvariantViolated, RunStopped, SparkLost
 from holdfast.spark.load import search_path
+from holdfast.spark.receipts import Mark
 from holdfast.spark.wire import Start, line, pack, unpack_error, unpack_outcome, unpack_result
 
 
@@ -38,6 +39,8 @@ class ChildExecutor:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._ready = self._working = self._stopped = False
+        self.marks: dict[tuple[str, int], Mark] = {}
+        """The first mark of every paid step that a child has used."""
         self._spawn()
 
     def stop(self) -> None:
@@ -112,7 +115,10 @@ class ChildExecutor:
             self._working = False
             raise _stopped()
         self._send(request)
-        return self._receive()
+        answer = self._receive()
+        for mark in map(Mark.from_wire, answer["paid"]):
+            self.marks.setdefault((mark.ledger, mark.step), mark)
+        return answer
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()

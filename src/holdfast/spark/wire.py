@@ -1,10 +1,13 @@
 """Works and outcomes as lines of JSON between the engine's process and Spark's. No pyspark here.
 
 -> {"start": {...}}                 <- {"ready": true}
--> {"batch": {...}}                 <- {"outcome": {...}}
--> {"series": [{...}, ...]}         <- {"outcomes": [{"outcome": {...}}, {"error": "..."}, ...]}
--> {"check": true}                  <- {"outcome": {...}}
-    -> any of them                      <- {"error": "HOLDFAST_ERROR {...}"}
+-> {"batch": {...}}                 <- {"outcome": {...}, "paid": [...]}
+-> {"series": [{...}, ...]}         <- {"outcomes": [{"outcome": {...}}, {"error": "..."}, ...],
+                                        "paid": [...]}
+-> {"check": true}                  <- {"outcome": {...}, "paid": [...]}
+-> any of them                      <- {"error": "HOLDFAST_ERROR {...}"}
+
+`paid` are the marks of all paid steps used so far (`receipts`).
 """
 
 from __future__ import annotations

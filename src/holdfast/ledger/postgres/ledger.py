@@ -41,6 +41,7 @@ from holdfast.ledger.contract import (
     Grant,
     Limit,
     Outcome,
+    Reused,
     Slot,
     SlotHash,
     Step,
@@ -52,6 +53,7 @@ from holdfast.ledger.postgres.address import address_of
 from holdfast.ledger.postgres.connection import Server, Sql
 from holdfast.ledger.postgres.schema import open_schema, read_meta
 from holdfast.ledger.postgres.watch import Watch
+from holdfast.ledger.reuse import add_reused, read_reused
 
 T = TypeVar("T")
 
@@ -133,6 +135,14 @@ class PostgresLedger:
     def totals(self, step: int) -> Totals:
         """Return what a step has asked and spent."""
         return self._server.transact(lambda sql: tallies.totals(sql, step))
+
+    def count_reused(self, step: int, added: Reused) -> None:
+        """Add to what a step's recorded answers have saved, as far as this host knows."""
+        add_reused(self.rate_file(step).with_suffix(".reuse"), added)
+
+    def reused(self, step: int) -> Reused:
+        """Return what a step's recorded answers have saved, as far as this host knows."""
+        return read_reused(self.rate_file(step).with_suffix(".reuse"))
 
     def lookup(self, wanted: Sequence[SlotHash]) -> View:
         """Return what is known of slots. Every outcome returned is durable."""

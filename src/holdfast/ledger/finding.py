@@ -1,0 +1,56 @@
+"""Finding a step without registering it: for questions that must leave a ledger as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.ledger.contract import MICROS
+from holdfast.ledger.database import Database, rows_of
+from holdfast.ledger.places import ledger_path
+from holdfast.ledger.rules import fingerprint_decision
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStep:
+    """A registered step, and what one of its answers has cost so far; None if nobody knows."""
+
+    id: int
+    ledger_id: str
+    mean_usd: float | None
+
+
+def find_step(
+    url: str, name: str, fingerprint: Mapping[str, str] | None = None, on_change: str = "refuse"
+) -> FoundStep | None:
+    """Return the generation of a step that a run would use; None if it would be a new one.
+
+    Without a fingerprint: the newest.
+
+    Raises:
+        StepChanged: the run itself would be refused.
+    """
+    path = ledger_path(url) / "ledger.sqlite"
+    if not path.exists():
+        return None
+    database = Database(path, create=False)
+    try:
+        with database.reading() as connection:
+            rows = rows_of(
+                connection,
+                "SELECT id, fingerprint, spent, bought FROM step WHERE name=?"
+                " ORDER BY generation DESC",
+                (name,),
+            )
+        ledger_id = database.ledger_id
+    finally:
+        database.close()
+    for id_, recorded, spent, bought in rows:
+        mean = spent / bought / MICROS if bought and spent else None
+        if fingerprint is None or json.loads(recorded) == dict(fingerprint):
+            return FoundStep(id_, ledger_id, mean)
+        if on_change != "new":
+            fingerprint_decision(name, json.loads(recorded), fingerprint, on_change)
+            return FoundStep(id_, ledger_id, mean)
+    return None
