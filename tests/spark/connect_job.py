@@ -37,6 +37,7 @@ def main(directory: Path) -> None:
     cloudpickle.register_pickle_by_value(paid_provider)  # type: ignore[no-untyped-call]
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = SparkSession.builder.remote("local[2]").getOrCreate()
     url = f"file://{directory}/ledger"
     provider = paid_provider.Provider(directory / "calls.log")

@@ -7,17 +7,15 @@ import os
 import runpy
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-
-from holdfast.cli.run import with_format
-from holdfast.intake.listing import list_tables
-from holdfast.spark.dry_pipeline import dry_run_pipeline
-from holdfast.spark.load import load_pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -54,9 +52,6 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundle
 @pytest.fixture
 def pointed(provider: Bundled, spark: SparkSession) -> Iterator[Bundled]:
     """Point workers at the provider: they have the environment of the session, not of the test."""
-    from holdfast.apps.paid import chat
-
-    del chat
     spark.sparkContext.environment["PROVIDER_URL"] = provider.url
     yield provider
     del spark.sparkContext.environment["PROVIDER_URL"]
@@ -124,32 +119,69 @@ def test_review_stream(
     assert set(pointed.texts().values()) == {1}
 
 
-def test_reviews_pipeline(spark: SparkSession, provider: Bundled, tmp_path: Path) -> None:
-    """Dry, then run by the command line, with a receipt; run again with new state: all reused."""
-    data = tmp_path / "data"
-    data.mkdir()
-    texts = ["good cake", "cold tea", "  ", "great room"]
-    lines = [f"{number},{text}" for number, text in enumerate(texts)]
-    (data / "reviews.csv").write_text("review_id,text\n" + "\n".join(lines) + "\n")
-    loaded = load_pipeline(str(EXAMPLES / "reviews_pipeline.py"))
-    spec = with_format(loaded.spec(), None)
-    runs = dry_run_pipeline(loaded, spec, list_tables(data, spec.tables), spark)
-    assert [(run.step, run.rows, run.to_buy) for run in runs.known] == [("label", 3, 3)]
-    assert not provider.texts()
-    command = [sys.executable, "-m", "holdfast.cli", "run", str(EXAMPLES / "reviews_pipeline.py")]
-    command += ["--input", str(data), "--out", str(tmp_path / "out"), "--json"]
-    environment = {**os.environ, "PROVIDER_URL": provider.url}
+def holdfast(provider: Bundled, verb: str, *options: str) -> dict[str, Any]:
+    pipeline = str(EXAMPLES / "reviews_pipeline.py")
     done = subprocess.run(
-        [*command, "--state", str(tmp_path / "state")],
-        env=environment,
+        [sys.executable, "-m", "holdfast.cli", verb, pipeline, *options, "--json"],
+        env={**os.environ, "PROVIDER_URL": provider.url},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (receipt,) = json.loads(done.stdout)["paid"]
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.timeout(300)
+def test_reviews_pipeline(provider: Bundled, tmp_path: Path) -> None:
+    """By the command line: a dry run that buys nothing, then a run that ends with a receipt."""
+    data = tmp_path / "data"
+    data.mkdir()
+    texts = ["good cake", "cold tea", "  ", "great room"]
+    lines = [f"{number},{text}" for number, text in enumerate(texts)]
+    (data / "reviews.csv").write_text("review_id,text\n" + "\n".join(lines) + "\n")
+    shown = holdfast(provider, "dry-run", "--input", str(data))
+    (dry,) = shown["steps"]
+    assert (dry["step"], dry["rows"], dry["to_buy"], dry["about_usd"]) == ("label", 3, 3, None)
+    assert not provider.texts()
+    places = ("--out", str(tmp_path / "out"), "--state", str(tmp_path / "state"))
+    (receipt,) = holdfast(provider, "run", "--input", str(data), *places)["paid"]
     assert (receipt["step"], receipt["bought"], receipt["in_doubt"]) == ("label", 3, 0)
     assert receipt["spent_usd"] > 0
     by_label = (tmp_path / "out" / "by_label.csv").read_text()
     assert by_label == "label,count\nblame,1\npraise,2\n"
     assert provider.texts() == Counter(["good cake", "cold tea", "great room"])
+
+
+def test_the_provider_charges_only_what_it_answers(provider: Bundled) -> None:
+    def post(body: bytes) -> dict[str, Any]:
+        request = urllib.request.Request(f"{provider.url}/v1/chat/completions", body)
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return dict(json.load(reply))
+
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        post(b"{}")
+    reply = post(b'{"messages": [{"content": "stale cake"}]}')
+    assert reply["choices"][0]["message"]["content"] == "blame"
+    assert reply["usage"] == {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}
+    with urllib.request.urlopen(f"{provider.url}/count", timeout=30) as count:
+        assert json.load(count) == {"count": 1}
+    assert provider.texts() == Counter(["stale cake"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_paid_demo_keeps_its_promise() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "demo", "paid"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the promise was kept" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("calls charged")]
+    plain, paid = (int(word.replace(",", "")) for word in line.split()[-2:])
+    assert 400 <= paid <= 416
+    assert plain >= 800

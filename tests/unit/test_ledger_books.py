@@ -142,8 +142,12 @@ def test_a_claim_made_on_the_old_files_is_not_granted(tmp_path: Path) -> None:
     before = ledger.lookup([slots["p"].hash]).generation
     books = open_books(url_of(tmp_path))
     drop(books, Choice(key="p"))
+    some = ledger.lookup([slots["p"].hash]).generation
+    assert some > before
+    drop(books, Choice(step="step"))
+    assert not states(books), "every file is gone, and none came in its place"
+    assert ledger.lookup([slots["p"].hash]).generation > some
     books.close()
-    assert ledger.lookup([slots["p"].hash]).generation > before
     ledger.close()
 
 

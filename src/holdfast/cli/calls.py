@@ -86,7 +86,7 @@ def show(
 ) -> None:
     """Show what each step bought, and list calls in doubt, parked, failed, or of one key.
 
-    Example: holdfast calls ledger --parked
+    Example: holdfast calls show ledger --parked
     """
     choice = _choice(step, key, unknown=unknown, parked=parked, failed=failed)
     listed = choice.states is not None or key is not None
