@@ -9,6 +9,7 @@ of its own moment.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,13 +39,15 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the table that the options choose."""
-        _ledger_of(self.options)
+        with as_text():
+            _ledger_of(self.options)
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads it."""
         del schema
-        return LedgerReader(_ledger_of(self.options), self.options.get("step"))
+        with as_text():
+            return LedgerReader(_ledger_of(self.options), self.options.get("step"))
 
 
 def _ledger_of(options: Mapping[str, str]) -> str:
@@ -75,18 +78,11 @@ class LedgerReader(DataSourceReader):
 
     def partitions(self) -> list[LedgerPart]:
         """Cut the slots into ranges."""
-        books = open_books(self._url)
-        try:
+        with as_text(), closing(open_books(self._url)) as books:
             books.chosen_steps(self._choice)
             return [LedgerPart(part) for part in ranges_of(1 + books.rows() // _PART_ROWS)]
-        finally:
-            books.close()
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Yield the slots of one range."""
-        with as_text():
-            books = open_books(self._url)
-            try:
-                yield from record_batches(books.slots(self._choice, partition.within))
-            finally:
-                books.close()
+        with as_text(), closing(open_books(self._url)) as books:
+            yield from record_batches(books.slots(self._choice, partition.within))
