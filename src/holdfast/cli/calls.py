@@ -136,6 +136,7 @@ def retry(
     parked: Annotated[bool, typer.Option("--parked", help="All parked calls.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="All failed calls.")] = False,
     step: Step = None,
+    as_json: Json = False,
 ) -> None:
     """Take parked and failed outcomes back, so that the next run asks again.
 
@@ -152,6 +153,9 @@ def retry(
         choice = Choice(step, key, frozenset({SlotState.PARKED, SlotState.FAILED}))
     with _opened(ledger) as books:
         count = drop(books, choice)
+    if as_json:
+        sys.stdout.write(json.dumps({"taken_back": count}) + "\n")
+        return
     sys.stdout.write(f"{count:,} outcome(s) taken back\n")
     if count:
         sys.stdout.write("next: run the job again; it asks these, and no others\n")
@@ -163,6 +167,7 @@ def forget(
     key: Key = None,
     step: Step = None,
     yes: Annotated[bool, typer.Option("--yes", help="Say that you mean it.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Delete outcomes, bought answers among them: a later run buys them again.
 
@@ -181,6 +186,9 @@ def forget(
             raise UsageInvalid(what=what, remedy="Add --yes.")
         count = drop(books, choice)
         swept = sweep_blobs(books)
+    if as_json:
+        sys.stdout.write(json.dumps({"deleted": count, "blobs_swept": swept}) + "\n")
+        return
     sys.stdout.write(f"{count:,} outcome(s) deleted\n")
     if not swept:
         sys.stdout.write("their large answers are removed by the next forget while no job runs\n")
@@ -191,6 +199,7 @@ def export(
     ledger: Ledger,
     out: Annotated[Path, typer.Option(help="File to write: .parquet, .csv or .jsonl.")],
     step: Step = None,
+    as_json: Json = False,
 ) -> None:
     """Write every slot as a table.
 
@@ -205,4 +214,7 @@ def export(
         )
     with _opened(ledger) as books:
         count = write_table(out.absolute(), books.slots(Choice(step)))
+    if as_json:
+        sys.stdout.write(json.dumps({"slots": count, "out": str(out)}) + "\n")
+        return
     sys.stdout.write(f"wrote {count:,} slot(s) to {out}\n")

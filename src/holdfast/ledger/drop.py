@@ -25,6 +25,7 @@ from holdfast._base.ids import fresh_token
 from holdfast.errors import LedgerInUse
 from holdfast.ledger import steps
 from holdfast.ledger.books import Choice, FileBooks, SlotState
+from holdfast.ledger.budget import Sums
 from holdfast.ledger.compact import (
     Compactor,
     SettledRow,
@@ -135,7 +136,7 @@ def _kept(file: SettledFile, dropped: Sequence[bytes]) -> Iterator[pa.Table]:
 def _forget(connection: apsw.Connection, one: _Rewritten) -> None:
     """Take outcomes from the counters and the dead letters, inside the transaction."""
     for (step, status), count in one.counts.items():
-        gone = steps.Sums(
+        gone = Sums(
             bought=-count if status == Status.BOUGHT else 0,
             parked=-count if status == Status.PARKED else 0,
             failed=-count if status == Status.FAILED else 0,
@@ -156,7 +157,7 @@ def _drop_in_doubt(connection: apsw.Connection, choice: Choice, known: set[int])
     ):
         if step in known and choice.key in (None, key):
             connection.execute("DELETE FROM slot WHERE hash=?", (hash_,))
-            steps.add(connection, step, steps.Sums(held=held))
+            steps.add(connection, step, Sums(held=held))
             count += 1
     return count
 
