@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo check test crash crash-full bench bench-full bench-quick lock clean
+.PHONY: help setup demo check test crash crash-full proof-paid bench bench-full bench-quick lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ bench-full: $(STAMP) ## The same with scale 1: hours
 
 bench-quick: $(STAMP) ## Two minutes: ratios beside the committed ones, twice as bad fails
 	$(BIN)/python -m bench --quick --out artifacts/bench --against bench/results/quick
+
+proof-paid: $(STAMP) ## Count a witness's calls, plain Spark against pay_once: docs/proof-paid.md
+	$(BIN)/python -m tests.proof.paid
 
 lock: $(STAMP) ## Resolve the developers' environment anew
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --extra postgres --group dev --group build -o requirements/dev.lock pyproject.toml
