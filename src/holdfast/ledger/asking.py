@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.crashpoint import crashpoint
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.ledger.contract import MICROS, Outcome, Slot, Status, idempotency_key
@@ -29,7 +30,6 @@ class Pending:
     attempts: int = 0
     outcome: Outcome | None = None
     error: HoldfastError | None = None
-    bought_here: bool = False
 
     @property
     def done(self) -> bool:
@@ -94,6 +94,7 @@ class Asker:
     cost: Callable[[Any], float] | None = None
     reconcile: Callable[[Any, str], Any] | None = None
     retryable: Callable[[BaseException], bool] | None = field(default=None)
+    clock: Clock = field(default_factory=SystemClock)
 
     def call(self, work: Work) -> Any | Awaitable[Any]:
         """Start one call: the function's value, or its coroutine."""
@@ -129,7 +130,8 @@ class Asker:
         except Exception as error:  # the user's answer or cost function is wrong, in any way
             return self._failed(pending, work, f"{type(error).__name__}: {error}")
         attempts = _attempts(pending, work)
-        outcome = Outcome(pending.slot, Status.BOUGHT, answer, "", attempts, micros)
+        now = self.clock.wall_ms()
+        outcome = Outcome(pending.slot, Status.BOUGHT, answer, "", attempts, micros, now)
         return Answered(pending, outcome)
 
     def failed(self, work: Work, error: BaseException) -> Sequence[Answered] | Again | Split:
@@ -149,9 +151,13 @@ class Asker:
 
     def _parked(self, pending: Pending, work: Work, trouble: Trouble) -> Answered:
         attempts = _attempts(pending, work)
-        reason = f"unknown outcome: {trouble.text}"
-        return Answered(
-            pending, Outcome(pending.slot, Status.PARKED, reason=reason, attempts=attempts)
+        return Answered(pending, self.parked(pending, attempts, f"unknown outcome: {trouble.text}"))
+
+    def parked(self, pending: Pending, attempts: int, reason: str) -> Outcome:
+        """Return the outcome of a slot whose call's outcome stays unknown."""
+        now = self.clock.wall_ms()
+        return Outcome(
+            pending.slot, Status.PARKED, reason=reason, attempts=attempts, recorded_ms=now
         )
 
     def _failed(self, pending: Pending, work: Work, reason: str) -> Answered:
@@ -165,6 +171,7 @@ class Asker:
             Status.FAILED,
             reason=reason,
             attempts=attempts,
+            recorded_ms=self.clock.wall_ms(),
             dead_letter=self.policy.error == "dead_letter",
         )
         return Answered(pending, outcome)

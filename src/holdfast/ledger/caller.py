@@ -62,9 +62,11 @@ class Caller:
         *,
         limits: Limits,
         budget: Limit,
+        since_ms: int = 0,
         gate: RateGate | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """Make ready. Answers bought before `since_ms`, by the ledger's labels, are reused ones."""
         self._ledger, self._asker, self._limits = ledger, asker, limits
         self._gate, self._clock = gate, clock or SystemClock()
         lock = threading.RLock()
@@ -82,7 +84,7 @@ class Caller:
         self._all_settled = False
         self._closing = False
         self._fatal: HoldfastError | None = None
-        self._window = Window(limits.max_in_flight, limits.intent_ahead)
+        self._window = Window(limits.max_in_flight, limits.intent_ahead, since_ms)
         self._entered: list[tuple[Pending, View, Pending | None]] = []
 
     # The task's own thread

@@ -21,7 +21,6 @@ from holdfast.ledger.contract import (
     OpenSlot,
     Outcome,
     Slot,
-    Status,
     View,
     slot_hash,
 )
@@ -156,9 +155,14 @@ class Desk:
     def _park(self, wishes: Sequence[_Wish]) -> None:
         if not wishes:
             return
-        parked = [Answered(wish.pending, _parked(wish)) for wish in wishes]
+        parked = [Answered(wish.pending, self._parked(wish)) for wish in wishes]
         self._ledger.settle([answer.outcome for answer in parked if answer.outcome is not None])
         self.settled(parked)
+
+    def _parked(self, wish: _Wish) -> Outcome:
+        attempts = wish.after.attempts if wish.after is not None else 1
+        reason = f"unknown outcome after {attempts} attempt(s)"
+        return self._asker.parked(wish.pending, attempts, reason)
 
     def _works(self, wishes: Sequence[_Wish]) -> list[Work]:
         works = [Work((w.pending,), reconcile=True) for w in wishes if w.move is Move.RECONCILE]
@@ -174,7 +178,6 @@ class Desk:
         doubtful = [a.pending.slot for a in answers if a.outcome is None and a.in_doubt]
         self._ledger.release(doubtful, in_doubt=True)
         for answer in answers:
-            answer.pending.bought_here = answer.outcome is not None
             answer.pending.outcome = answer.outcome
             answer.pending.error = answer.error
         with self._guard:
@@ -219,9 +222,3 @@ class Desk:
 
 def _other_slot(slot: Slot) -> Slot:
     return replace(slot, hash=slot_hash(slot.step, slot.key, inputs=slot.inputs))
-
-
-def _parked(wish: _Wish) -> Outcome:
-    attempts = wish.after.attempts if wish.after is not None else 1
-    reason = f"unknown outcome after {attempts} attempt(s)"
-    return Outcome(wish.pending.slot, Status.PARKED, reason=reason, attempts=attempts)

@@ -21,7 +21,7 @@ SLICE_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The settled outcome of a row, and how this row came to it."""
+    """The settled outcome of a row, and what to tell of it."""
 
     outcome: Outcome
     status: Status
@@ -45,8 +45,8 @@ class Window:
     Until the first slice was taken it holds `max_in_flight` rows to be bought, then `ahead` more.
     """
 
-    def __init__(self, max_in_flight: int, ahead: int) -> None:
-        self._max_in_flight, self._ahead = max_in_flight, ahead
+    def __init__(self, max_in_flight: int, ahead: int, since_ms: int) -> None:
+        self._max_in_flight, self._ahead, self._since_ms = max_in_flight, ahead, since_ms
         self._most = max_in_flight
         self._positions: deque[_Position] = deque()
         self._costly = 0
@@ -109,7 +109,7 @@ class Window:
             if pending.error is not None:
                 raise pending.error
             self._positions.popleft()
-            taken.append(_answer(position))
+            taken.append(self._answer(pending))
             costly += position.costly
             if position.first and self._live.get(pending.slot.hash) is pending:
                 del self._live[pending.slot.hash]
@@ -117,11 +117,13 @@ class Window:
         self._most = self._max_in_flight + self._ahead
         return taken
 
+    def _answer(self, pending: Pending) -> Answer:
+        """Read the status off the outcome alone: whoever computes the row again must tell the same.
 
-def _answer(position: _Position) -> Answer:
-    pending = position.pending
-    outcome = pending.outcome
-    invariant(outcome is not None, "a row without an outcome was taken")
-    outcome = cast(Outcome, outcome)
-    reused = outcome.status is Status.BOUGHT and not (position.first and pending.bought_here)
-    return Answer(outcome, Status.REUSED if reused else outcome.status)
+        Spark compares checksums of rows that it computes twice, and stops a job whose rows differ.
+        """
+        outcome = pending.outcome
+        invariant(outcome is not None, "a row without an outcome was taken")
+        outcome = cast(Outcome, outcome)
+        reused = outcome.status is Status.BOUGHT and outcome.recorded_ms < self._since_ms
+        return Answer(outcome, Status.REUSED if reused else outcome.status)

@@ -67,6 +67,7 @@ class PaidStep:
     reconcile: Callable[[Any, str], Any] | None
     retryable: Callable[[BaseException], bool] | None
     with_status: bool
+    since_ms: int
 
 
 def run_task(step: PaidStep, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -149,7 +150,15 @@ class _Task:
         clock, gate = SystemClock(), None
         if step.limits.rate_per_s is not None:
             gate = RateGate(ledger.rate_file(step.identity.step), step.limits.rate_per_s, clock)
-        return Caller(ledger, asker, limits=step.limits, budget=step.budget, gate=gate, clock=clock)
+        return Caller(
+            ledger,
+            asker,
+            limits=step.limits,
+            budget=step.budget,
+            since_ms=step.since_ms,
+            gate=gate,
+            clock=clock,
+        )
 
     def _read(self, batch: pa.RecordBatch) -> list[Pending]:
         """Take in a batch of the input. Every key is checked before anything is claimed."""

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
 
+from holdfast._base.clock import SystemClock
 from holdfast._base.ids import digest, fresh_token
 from holdfast.errors import ClusterNeedsSharedState, UsageInvalid
 from holdfast.ledger.caller import Limits
@@ -304,6 +305,7 @@ class PaidTransform:
             reconcile=ask if callable(ask) else None,
             retryable=self.trouble.retryable,
             with_status=self.status,
+            since_ms=SystemClock().wall_ms(),
         )
 
 
