@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.errors import Damaged, LedgerMismatch, StorageFailed, StoreNewer, UsageInvalid
 from holdfast.ledger import compact, database, file_ledger, merging
+from holdfast.ledger.columns import table_of
 from holdfast.ledger.contract import Claim, Limit, Outcome, Slot, SlotHash, Status
 from holdfast.ledger.file_ledger import FileLedger
 from holdfast.ledger.layout import Layout
@@ -21,7 +22,7 @@ from holdfast.ledger.segment import (
     read_entry,
     read_segment,
 )
-from holdfast.ledger.settled import SettledFile, table_of, write_settled
+from holdfast.ledger.settled import SettledFile, write_settled
 from holdfast.testing.ledgers import bought, claim, make_slot, make_step
 
 SLOT = Slot(SlotHash(b"h" * 16), 3, "key", b"i" * 16)
@@ -154,7 +155,7 @@ def read_hashes(path: Path, layout: Layout) -> None:
 def test_settled_every_bit_flip(tmp_path: Path) -> None:
     """Every flip of a settled file is found when the file is opened or the group is read."""
     path = tmp_path / "s.parquet"
-    layout = write_settled(path, [table_of([entry(n) for n in range(3)])])
+    layout = write_settled(path, [table_of([encode_entry(entry(n)) for n in range(3)])])
     data = path.read_bytes()
     for bit in range(len(data) * 8):
         flipped = bytearray(data)
@@ -167,7 +168,7 @@ def test_settled_every_bit_flip(tmp_path: Path) -> None:
 def test_settled_cut_at_every_byte(tmp_path: Path) -> None:
     """A settled file that is shorter than its layout says is damage, wherever it ends."""
     path = tmp_path / "s.parquet"
-    layout = write_settled(path, [table_of([entry(n) for n in range(3)])])
+    layout = write_settled(path, [table_of([encode_entry(entry(n)) for n in range(3)])])
     data = path.read_bytes()
     for length in range(len(data)):
         path.write_bytes(data[:length])
@@ -175,10 +176,31 @@ def test_settled_cut_at_every_byte(tmp_path: Path) -> None:
             read_hashes(path, layout)
 
 
+def test_every_kind_of_outcome_comes_back_from_a_settled_file(tmp_path: Path) -> None:
+    """Nulls, blobs, dead letters and texts of any length stand in the columns where they belong."""
+    slots = [
+        Slot(SlotHash(bytes([15 - n] * 16)), n, "\u00fc" * n, bytes([n] * 16)) for n in range(9)
+    ]
+    outcomes = [
+        Entry(Outcome(slots[0], Status.BOUGHT, b"", attempts=3, cost_micros=-7, recorded_ms=9), 0),
+        Entry(Outcome(slots[1], Status.BOUGHT, b"answer"), 0),
+        Entry(Outcome(slots[2], Status.PARKED, None, "why \u00fc"), 0),
+        Entry(Outcome(slots[3], Status.FAILED, None, "no", dead_letter=True), 0),
+        Entry(Outcome(slots[4], Status.BOUGHT), 0, "blobname"),
+        *(Entry(Outcome(slot, Status.BOUGHT, b"x" * 99), 0) for slot in slots[5:]),
+    ]
+    path = tmp_path / "s.parquet"
+    layout = write_settled(path, [table_of(map(encode_entry, outcomes))])
+    file = SettledFile(path, layout)
+    file.table(0).validate(full=True)
+    assert file.entries(0, list(range(9))) == list(reversed(outcomes))
+    file.close()
+
+
 def test_settled_layout_and_lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.ledger.settled.GROUP_ROWS", 10)
     path = tmp_path / "s.parquet"
-    layout = write_settled(path, [table_of([entry(n * 2) for n in range(95)])])
+    layout = write_settled(path, [table_of([encode_entry(entry(n * 2)) for n in range(95)])])
     assert Layout.from_text(layout.to_text()) == layout
     assert [group.rows for group in layout.groups] == [10] * 9 + [5]
     file = SettledFile(path, layout)

@@ -23,16 +23,13 @@ from holdfast._base import frames
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import fresh_token
 from holdfast.errors import Damaged
+from holdfast.ledger.columns import table_of
+from holdfast.ledger.contract import HASH_BYTES
 from holdfast.ledger.database import Database, row_crc, rows_of
 from holdfast.ledger.layout import Layout
 from holdfast.ledger.merging import merged
-from holdfast.ledger.segment import Entry, read_segment
-from holdfast.ledger.settled import (
-    SettledFile,
-    SettledTable,
-    table_of,
-    write_settled,
-)
+from holdfast.ledger.segment import read_payloads, read_segment
+from holdfast.ledger.settled import SettledFile, SettledTable, write_settled
 
 SEALED_BYTES = 4 << 20
 SEALED_COUNT = 16
@@ -154,11 +151,11 @@ class Compactor:
            before: as if nothing happened. Crash after: the segments are swept later.
         3. The segments are removed.
         """
-        held = {segment: self._entries(segment) for segment in chosen}
+        held = {segment: self._outcomes(segment) for segment in chosen}
         chosen = [segment for segment in chosen if held[segment] is not None]
-        entries = [entry for found in held.values() for entry in found or ()]
+        outcomes = [outcome for found in held.values() for outcome in found or ()]
         name = f"{fresh_token()}.parquet"
-        layout = write_settled(self._settled / name, [table_of(entries)]) if entries else None
+        layout = write_settled(self._settled / name, [table_of(outcomes)]) if outcomes else None
         if chosen:
             self._switch(name, 0, layout, segments=chosen)
         return bool(chosen)
@@ -188,8 +185,8 @@ class Compactor:
             path.unlink(missing_ok=True)
             crashpoint("ledger.delete.after")
 
-    def _entries(self, segment: SegmentRow) -> list[Entry] | None:
-        """Return the outcomes of a segment; None if rows do not know all of them yet.
+    def _outcomes(self, segment: SegmentRow) -> list[bytes] | None:
+        """Return a segment's outcomes as they stand there; None if rows do not know them all yet.
 
         That is so while their owner has still to show them, or died before it could: removing the
         segment would lose them, so it stays until its owner was read out.
@@ -199,18 +196,18 @@ class Compactor:
             wanted = dict(
                 connection.execute("SELECT sequence, hash FROM slot WHERE segment=?", (segment.id,))
             )
-        placed_all = read_segment(path, ledger_id=self._database.ledger_id, at_least=segment.sealed)
-        entries: list[Entry] = []
-        for placed in placed_all:
-            hash_ = wanted.pop(placed.place.sequence, None)
+        found = read_payloads(path, ledger_id=self._database.ledger_id, at_least=segment.sealed)
+        outcomes: list[bytes] = []
+        for sequence, (_, outcome) in enumerate(found, 1):
+            hash_ = wanted.pop(sequence, None)
             if hash_ is None:
                 return None
-            if hash_ != placed.entry.outcome.slot.hash:
-                raise Damaged(path=str(path), what=f"record {placed.place.sequence} is another's")
-            entries.append(placed.entry)
+            if hash_ != outcome[:HASH_BYTES]:
+                raise Damaged(path=str(path), what=f"record {sequence} is another's")
+            outcomes.append(outcome)
         if wanted:
             raise Damaged(path=str(path), what=f"{len(wanted)} recorded outcome(s) are missing")
-        return entries
+        return outcomes
 
     def merge(self) -> bool:
         """Make one larger settled file of many small ones. Returns whether there was a need.

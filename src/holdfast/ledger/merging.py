@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.ledger.columns import SCHEMA
 from holdfast.ledger.contract import HASH_BYTES
-from holdfast.ledger.settled import SCHEMA, SettledFile
+from holdfast.ledger.settled import SettledFile
 
 MERGE_ROWS = 32_768
 """Rows per piece of a merge, about: bounds memory."""

@@ -30,9 +30,9 @@ from holdfast.ledger.contract import Outcome, Slot, SlotHash, Status
 FORMAT = 1
 KIND_HEADER = 1
 KIND_OUTCOME = 2
-_FIXED = struct.Struct("<16s16sIBBIqqQII")
-_STATUSES = (Status.BOUGHT, Status.PARKED, Status.FAILED)
-_HAS_ANSWER, _DEAD_LETTER, _IN_BLOB = 1, 2, 4
+FIXED = struct.Struct("<16s16sIBBIqqQII")
+STATUSES = (Status.BOUGHT, Status.PARKED, Status.FAILED)
+HAS_ANSWER, DEAD_LETTER, IN_BLOB = 1, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,15 @@ def encode_entry(entry: Entry) -> bytes:
     key, reason = slot.key.encode(), outcome.reason.encode()
     body = entry.blob.encode() if entry.blob is not None else outcome.answer
     flags = (
-        (_HAS_ANSWER if body is not None else 0)
-        | (_DEAD_LETTER if outcome.dead_letter else 0)
-        | (_IN_BLOB if entry.blob is not None else 0)
+        (HAS_ANSWER if body is not None else 0)
+        | (DEAD_LETTER if outcome.dead_letter else 0)
+        | (IN_BLOB if entry.blob is not None else 0)
     )
-    fixed = _FIXED.pack(
+    fixed = FIXED.pack(
         slot.hash,
         slot.inputs,
         slot.step,
-        _STATUSES.index(outcome.status),
+        STATUSES.index(outcome.status),
         flags,
         outcome.attempts,
         outcome.cost_micros,
@@ -94,22 +94,22 @@ def encode_entry(entry: Entry) -> bytes:
 def decode_entry(payload: bytes) -> Entry:
     """Return the outcome that `encode_entry` made bytes of."""
     (hash_, inputs, step, status, flags, attempts, cost, recorded, change, keys, reasons) = (
-        _FIXED.unpack_from(payload)
+        FIXED.unpack_from(payload)
     )
-    start = _FIXED.size
+    start = FIXED.size
     key = payload[start : start + keys].decode()
     reason = payload[start + keys : start + keys + reasons].decode()
-    body = payload[start + keys + reasons :] if flags & _HAS_ANSWER else None
-    in_blob = bool(flags & _IN_BLOB)
+    body = payload[start + keys + reasons :] if flags & HAS_ANSWER else None
+    in_blob = bool(flags & IN_BLOB)
     outcome = Outcome(
         slot=Slot(SlotHash(hash_), step, key, inputs),
-        status=_STATUSES[status],
+        status=STATUSES[status],
         answer=None if in_blob else body,
         reason=reason,
         attempts=attempts,
         cost_micros=cost,
         recorded_ms=recorded,
-        dead_letter=bool(flags & _DEAD_LETTER),
+        dead_letter=bool(flags & DEAD_LETTER),
     )
     return Entry(outcome, change, body.decode() if in_blob and body is not None else None)
 
@@ -176,10 +176,11 @@ class SegmentWriter:
             self._file = -1
 
 
-def read_segment(path: Path, *, ledger_id: str, at_least: int = 0) -> Iterator[Placed]:
-    """Yield the outcomes of a segment to its last valid frame (the torn-tail rule).
+def read_payloads(path: Path, *, ledger_id: str, at_least: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield byte position and payload of each outcome, to the last valid frame (torn-tail rule).
 
-    `at_least` is how many bytes were known to be durable: fewer good ones are damage, not a tail.
+    They come in the order of their sequence, which starts at 1. `at_least` is how many bytes were
+    known to be durable: fewer good ones are damage, not a tail.
 
     Raises:
         Damaged: the file is missing, altered in the middle, too short, or another ledger's.
@@ -189,17 +190,24 @@ def read_segment(path: Path, *, ledger_id: str, at_least: int = 0) -> Iterator[P
             data = path.read_bytes()
     except StorageFailed as error:
         raise Damaged(path=str(path), what=f"the segment cannot be read ({error.error})") from error
-    found = frames.scan(data, path=str(path))
-    if found.end < max(at_least, 1):
-        what = f"{found.end} good bytes, {at_least} were recorded as durable"
+    places = list(frames.walk(data, path=str(path)))
+    end = places[-1][2] if places else 0
+    if end < max(at_least, 1):
+        what = f"{end} good bytes, {at_least} were recorded as durable"
         raise Damaged(path=str(path), what=what)
-    _check_header(found.frames[0], path, ledger_id)
-    position = frames.HEADER_BYTES + len(found.frames[0].payload)
-    for frame in found.frames[1:]:
-        invariant(frame.kind == KIND_OUTCOME, f"{path}: a frame of unknown kind {frame.kind}")
-        length = frames.HEADER_BYTES + len(frame.payload)
-        yield Placed(decode_entry(frame.payload), Place(frame.sequence, position, length))
-        position += length
+    kind, start, stop = places[0]
+    _check_header(Frame(kind, 0, data[start + frames.HEADER_BYTES : stop]), path, ledger_id)
+    for kind, start, stop in places[1:]:
+        invariant(kind == KIND_OUTCOME, f"{path}: a frame of unknown kind {kind}")
+        yield start, data[start + frames.HEADER_BYTES : stop]
+
+
+def read_segment(path: Path, *, ledger_id: str, at_least: int = 0) -> Iterator[Placed]:
+    """Yield the outcomes of a segment and their places. See `read_payloads`."""
+    found = read_payloads(path, ledger_id=ledger_id, at_least=at_least)
+    for sequence, (position, payload) in enumerate(found, 1):
+        length = frames.HEADER_BYTES + len(payload)
+        yield Placed(decode_entry(payload), Place(sequence, position, length))
 
 
 def _check_header(frame: Frame, path: Path, ledger_id: str) -> None:

@@ -26,26 +26,10 @@ import pyarrow.parquet as pq
 
 from holdfast._base.files import fsync_file, os_errors
 from holdfast.errors import Damaged
+from holdfast.ledger.columns import SCHEMA
 from holdfast.ledger.contract import HASH_BYTES, Outcome, Slot, SlotHash, Status
 from holdfast.ledger.layout import Group, Layout
 from holdfast.ledger.segment import Entry
-
-SCHEMA = pa.schema(
-    [
-        pa.field("hash", pa.binary(HASH_BYTES), nullable=False),
-        pa.field("step", pa.int32(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("inputs", pa.binary(HASH_BYTES), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("attempts", pa.int32(), nullable=False),
-        pa.field("cost_micros", pa.int64(), nullable=False),
-        pa.field("recorded_ms", pa.int64(), nullable=False),
-        pa.field("dead_letter", pa.bool_(), nullable=False),
-        pa.field("answer", pa.binary()),
-        pa.field("blob", pa.string()),
-    ]
-)
 
 GROUP_ROWS = 4096
 GROUP_BYTES = 4 << 20
@@ -55,27 +39,6 @@ more is decoded, and held in memory, for one answer."""
 HASH_CACHE_BYTES = 64 << 20
 """Four million slots' hashes. Smaller: hash columns of a large ledger are decoded again and again.
 Larger: every worker process holds that much."""
-
-
-def table_of(entries: Iterable[Entry]) -> pa.Table:
-    """Return entries as a table sorted by hash."""
-    ordered = sorted(entries, key=lambda entry: entry.outcome.slot.hash)
-    outcomes = [entry.outcome for entry in ordered]
-    columns: dict[str, list[Any]] = {
-        "hash": [o.slot.hash for o in outcomes],
-        "step": [o.slot.step for o in outcomes],
-        "key": [o.slot.key for o in outcomes],
-        "inputs": [o.slot.inputs for o in outcomes],
-        "status": [o.status.value for o in outcomes],
-        "reason": [o.reason for o in outcomes],
-        "attempts": [o.attempts for o in outcomes],
-        "cost_micros": [o.cost_micros for o in outcomes],
-        "recorded_ms": [o.recorded_ms for o in outcomes],
-        "dead_letter": [o.dead_letter for o in outcomes],
-        "answer": [o.answer for o in outcomes],
-        "blob": [entry.blob for entry in ordered],
-    }
-    return pa.table(columns, schema=SCHEMA)
 
 
 def entry_of(row: Mapping[str, Any]) -> Entry:
