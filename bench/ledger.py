@@ -1,9 +1,11 @@
-"""What the ledger costs: settled outcomes per second, time added to calls, resume.
+"""The ledger's speed, beside its peers, in one run: python -m bench.ledger [--rows N] [--dir D]
 
-    .venv/bin/python bench/ledger.py [--rows 20000] [--settled 1000000]
+Peers: SQLite (WAL, FULL) with one row per call, and a `dbos` workflow of steps on SQLite. Ratios
+are what counts: ledger and peers take turns, medians of three.
 
-Ratios are measured side by side in one run. Peers: a bare SQLite (WAL, FULL) with one row and one
-commit per call, and the same calls without any ledger.
+    python -m bench.ledger                   everything but the long ones
+    python -m bench.ledger --million         settle 1,000,000 outcomes, showing memory on the way
+    python -m bench.ledger --settled 0       without the resume over 1,000,000 settled calls
 """
 
 from __future__ import annotations
@@ -11,14 +13,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import resource
+import os
 import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
+from tests.proof.asking import Ask
+from tests.proof.trial import witness
 
 from holdfast.ledger.asking import Asker, Pending
 from holdfast.ledger.caller import Caller, Limits
@@ -51,11 +59,21 @@ def slot_of(step: int, key: str) -> Slot:
     return Slot(slot_hash(step, key), step, key, inputs_hash(key.encode()))
 
 
-def with_ledger(directory: Path, rows: int, function: Function, limits: Limits) -> float:
+def with_ledger(
+    directory: Path,
+    rows: int,
+    function: Callable[[str], Any],
+    limits: Limits,
+    *,
+    is_async: bool = True,
+    each: Callable[[int], None] = lambda _: None,
+) -> float:
+    """Settle so many calls. Returns the seconds it took; `each` hears of the progress."""
     ledger = FileLedger(f"file://{directory}")
     step = ledger.step("bench", {"v": "1"}, on_change="refuse").id
+    encode = json.JSONEncoder(separators=(",", ":")).encode
     asker = Asker(
-        function, lambda v: json.dumps([v]).encode(), "bench", ledger.id, Policy(), is_async=True
+        function, lambda v: encode([v]).encode(), "bench", ledger.id, Policy(), is_async=is_async
     )
     caller = Caller(ledger, asker, limits=limits, budget=Limit())
 
@@ -65,7 +83,10 @@ def with_ledger(directory: Path, rows: int, function: Function, limits: Limits) 
             yield [Pending(slot_of(step, key), key) for key in keys]
 
     started = time.perf_counter()
-    count = sum(len(taken) for taken in caller.answers(chunks()))
+    count = 0
+    for taken in caller.answers(chunks()):
+        count += len(taken)
+        each(count)
     took = time.perf_counter() - started
     assert count == rows
     ledger.close()
@@ -142,51 +163,132 @@ def first_call(directory: Path) -> tuple[float, float]:
     return called[0], rate
 
 
+def dbos_steps(directory: Path, rows: int) -> float:
+    """A durable workflow whose steps are the calls, 32 at once, in a process of its own."""
+    program = Path(__file__).with_name("ledger_dbos.py")
+    done = subprocess.run(
+        [sys.executable, str(program), str(directory), str(rows), str(IN_FLIGHT)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return float(done.stdout.split()[-1])
+
+
+def in_flight(base: Path, milliseconds: int, rows: int) -> float:
+    """Return the share of 32 calls that were in flight while input remained, as a witness saw it.
+
+    From the moment when 32 were first reached to the start of the last call: before it there is
+    nothing to keep up, after it there is no input.
+    """
+    log = base / f"witness-{milliseconds}.log"
+    with witness(log) as provider:
+        provider.rules("bench", delay_s=milliseconds / 1000)
+        ask = Ask(provider.port, "bench")
+        limits = Limits(max_in_flight=IN_FLIGHT, intent_ahead=32)
+        with_ledger(base / f"seen-{milliseconds}", rows, ask.key, limits, is_async=False)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = sorted((e["at"], 1 if e["event"] == "start" else -1) for e in events)
+    last = max(at for at, step in steps if step == 1)
+    now, area, since, before = 0, 0.0, None, 0.0
+    for at, step in steps:
+        if since is not None:
+            area += now * (min(at, last) - before)
+        now, before = now + step, at
+        if since is None and now == IN_FLIGHT:
+            since = at
+        if at >= last:
+            break
+    return area / (last - since) / IN_FLIGHT if since is not None else 0.0
+
+
 def rss_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--settled", type=int, default=1_000_000)
+    parser.add_argument("--million", action="store_true")
     parser.add_argument("--dir", default=None, help="a directory on the disk to measure")
     options = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=options.dir))
     try:
-        measure(base, options.rows, options.settled)
+        if options.million:
+            memory(base, 1_000_000)
+            return
+        settled(base, options.rows)
+        added(base, options.rows)
+        flight(base)
+        if options.settled:
+            resume(base, options.settled)
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def measure(base: Path, rows: int, settled: int) -> None:
-    peer = bare_sqlite(base, rows // 10) * 10
-    print(f"bare SQLite, one commit per call: {rows / peer:,.0f} rows/s")
+def settled(base: Path, rows: int) -> None:
+    """No-op calls: all that is measured is the ledger."""
     for ahead in (32, 96, 480):
         limits = Limits(max_in_flight=IN_FLIGHT if ahead < 100 else 128, intent_ahead=ahead)
-        took = with_ledger(base / f"noop{ahead}", rows, sleeping(0), limits)
+        mine, sqlite, dbos = [], [], []
+        for turn in range(3):
+            place = base / f"noop{ahead}-{turn}"
+            place.mkdir()
+            sqlite.append(bare_sqlite(place, rows // 20) * 20)
+            mine.append(with_ledger(place / "ledger", rows, sleeping(0), limits))
+            dbos.append(dbos_steps(place, rows // 100) * 100)
+        took, peer, other = (statistics.median(times) for times in (mine, sqlite, dbos))
         print(
-            f"no-op calls, {limits.max_in_flight} in flight + {ahead} ahead:"
-            f" {rows / took:,.0f} settled/s ({peer / took:.1f} x the peer), {rss_mib():.0f} MiB"
+            f"no-op calls, {limits.max_in_flight} in flight + {ahead} ahead: {rows / took:,.0f}"
+            f" settled/s; SQLite row by row {rows / peer:,.0f}/s ({peer / took:.1f} x),"
+            f" dbos {rows / other:,.0f}/s ({other / took:.1f} x)"
         )
+
+
+def added(base: Path, rows: int) -> None:
+    """What the ledger adds to the same job without one."""
     for milliseconds, count in ((2, rows), (100, max(640, rows // 16))):
-        plain = without_ledger(count, sleeping(milliseconds / 1000))
         for ahead in (32, 96):
             limits = Limits(max_in_flight=IN_FLIGHT, intent_ahead=ahead)
-            paid = with_ledger(
-                base / f"{milliseconds}-{ahead}", count, sleeping(milliseconds / 1000), limits
-            )
+            function, shares = sleeping(milliseconds / 1000), []
+            for turn in range(3):
+                plain = without_ledger(count, function)
+                place = base / f"{milliseconds}-{ahead}-{turn}"
+                shares.append(with_ledger(place, count, function, limits) / plain - 1)
             print(
-                f"{milliseconds} ms a call, 32 in flight + {ahead} ahead:"
-                f" {plain:.2f} s without, {paid:.2f} s with: {paid / plain - 1:+.1%}"
+                f"{milliseconds} ms a call, 32 in flight + {ahead} ahead: added"
+                f" {statistics.median(shares):+.1%} ({', '.join(f'{s:+.1%}' for s in shares)})"
             )
-    if settled:
-        fill(base / "old", settled)
-        first, rate = first_call(base / "old")
-        print(
-            f"resume with {settled:,} settled: first new call after {first:.2f} s,"
-            f" {rate:,.0f} recorded answers/s read, {rss_mib():.0f} MiB"
-        )
+
+
+def flight(base: Path) -> None:
+    for milliseconds, rows in ((20, 4000), (100, 1600)):
+        share = in_flight(base, milliseconds, rows)
+        print(f"in flight at {milliseconds} ms a call, as the witness saw it: {share:.1%} of 32")
+
+
+def resume(base: Path, count: int) -> None:
+    fill(base / "old", count)
+    before = rss_mib()
+    first, rate = first_call(base / "old")
+    print(
+        f"resume with {count:,} settled: first new call after {first:.2f} s,"
+        f" {rate:,.0f} recorded answers/s read, {rss_mib() - before:+.0f} MiB"
+    )
+
+
+def memory(base: Path, rows: int) -> None:
+    marks: list[str] = []
+
+    def mark(done: int) -> None:
+        if done * 10 // rows > len(marks):
+            marks.append(f"{rss_mib():.0f}")
+
+    limits = Limits(max_in_flight=128, intent_ahead=480)
+    took = with_ledger(base / "million", rows, sleeping(0), limits, each=mark)
+    print(f"{rows:,} outcomes: {rows / took:,.0f}/s, MiB at each tenth: {', '.join(marks)}")
 
 
 if __name__ == "__main__":

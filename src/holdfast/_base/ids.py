@@ -29,12 +29,16 @@ def digest(*parts: str | int | bytes) -> str:
     Each part goes in with its type and length, so ("ab", "c") and ("a", "bc") differ, and so do
     1 and "1".
     """
-    state = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    return digest_bytes(*parts).hex()
+
+
+def digest_bytes(*parts: str | int | bytes) -> bytes:
+    """Return the same name as 16 bytes, for those who make many of them."""
+    pieces: list[bytes] = []
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
-        state.update(f"{type(part).__name__}:{len(data)}:".encode())
-        state.update(data)
-    return state.hexdigest()
+        pieces += (f"{type(part).__name__}:{len(data)}:".encode(), data)
+    return hashlib.blake2b(b"".join(pieces), digest_size=_DIGEST_BYTES).digest()
 
 
 def fresh_token() -> str:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NewType, Protocol
 
-from holdfast._base.ids import digest
+from holdfast._base.ids import digest, digest_bytes
 
 SlotHash = NewType("SlotHash", bytes)
 """16 bytes that name a slot; settled slots are sorted by them."""
@@ -38,12 +38,12 @@ class Status(StrEnum):
 def slot_hash(step: int, key: str, *, inputs: bytes | None = None) -> SlotHash:
     """Return the name of a slot. With `inputs`, of the one that these changed inputs get."""
     parts: tuple[str | int | bytes, ...] = (step, key) if inputs is None else (step, key, inputs)
-    return SlotHash(bytes.fromhex(digest("slot", *parts)))
+    return SlotHash(digest_bytes("slot", *parts))
 
 
 def inputs_hash(sent: bytes) -> bytes:
     """Return the hash of what is sent to the provider."""
-    return bytes.fromhex(digest("inputs", sent))
+    return digest_bytes("inputs", sent)
 
 
 def idempotency_key(ledger_id: str, slot: Slot) -> str:

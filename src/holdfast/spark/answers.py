@@ -23,6 +23,9 @@ from holdfast.errors import UsageInvalid
 
 _To = Callable[[Any], Any]
 
+_TO_JSON = json.JSONEncoder(separators=(",", ":")).encode
+"""Made once: `json.dumps` with options makes an encoder for each call."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
@@ -177,7 +180,7 @@ class AnswerCodec:
 
     def encode(self, answer: Any) -> bytes:
         """Return an answer as it is recorded."""
-        return json.dumps(self._fields.values_of(answer), separators=(",", ":")).encode()
+        return _TO_JSON(self._fields.values_of(answer)).encode()
 
     def columns(self, answers: Sequence[bytes | None]) -> list[pa.Array]:
         """Return recorded answers as columns; nulls for rows that have none."""

@@ -227,7 +227,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def _canonical(value: Any) -> bytes:
     """Return a text that is equal for equal values, whatever machine made it."""
-    return json.dumps(value, default=_text_of, ensure_ascii=False, separators=(",", ":")).encode()
+    return _TO_JSON(value).encode()
 
 
 def _text_of(value: Any) -> Any:
@@ -238,3 +238,7 @@ def _text_of(value: Any) -> Any:
     if isinstance(value, (Decimal, datetime.timedelta)):
         return str(value)
     return repr(value)
+
+
+_TO_JSON = json.JSONEncoder(default=_text_of, ensure_ascii=False, separators=(",", ":")).encode
+"""Made once: `json.dumps` with options makes an encoder for each row."""
