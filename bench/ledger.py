@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,30 +176,39 @@ def dbos_steps(directory: Path, rows: int) -> float:
     return float(done.stdout.split()[-1])
 
 
-def in_flight(base: Path, milliseconds: int, rows: int) -> float:
+def in_flight(base: Path, milliseconds: int, rows: int, *, paid: bool) -> float:
     """Return the share of 32 calls that were in flight while input remained, as a witness saw it.
 
     From the moment when 32 were first reached to the start of the last call: before it there is
-    nothing to keep up, after it there is no input.
+    nothing to keep up, after it there is no input. Unless `paid`, by 32 threads without a ledger:
+    what this machine and the client allow at best.
     """
-    log = base / f"witness-{milliseconds}.log"
+    name = f"{milliseconds}-{paid}"
+    log = base / f"witness-{name}.log"
     with witness(log) as provider:
         provider.rules("bench", delay_s=milliseconds / 1000)
         ask = Ask(provider.port, "bench")
-        limits = Limits(max_in_flight=IN_FLIGHT, intent_ahead=32)
-        with_ledger(base / f"seen-{milliseconds}", rows, ask.key, limits, is_async=False)
-    events = [json.loads(line) for line in log.read_text().splitlines()]
+        if paid:
+            limits = Limits(max_in_flight=IN_FLIGHT, intent_ahead=32)
+            with_ledger(base / f"seen-{name}", rows, ask.key, limits, is_async=False)
+        else:
+            with ThreadPoolExecutor(IN_FLIGHT) as pool:
+                list(pool.map(ask.key, map(str, range(rows))))
+    return share_in_flight([json.loads(line) for line in log.read_text().splitlines()])
+
+
+def share_in_flight(events: list[dict[str, Any]]) -> float:
     steps = sorted((e["at"], 1 if e["event"] == "start" else -1) for e in events)
     last = max(at for at, step in steps if step == 1)
-    now, area, since, before = 0, 0.0, None, 0.0
+    now, area, before, since = 0, 0.0, 0.0, None
     for at, step in steps:
+        if at > last:
+            break
         if since is not None:
-            area += now * (min(at, last) - before)
+            area += now * (at - before)
         now, before = now + step, at
         if since is None and now == IN_FLIGHT:
             since = at
-        if at >= last:
-            break
     return area / (last - since) / IN_FLIGHT if since is not None else 0.0
 
 
@@ -265,8 +275,11 @@ def added(base: Path, rows: int) -> None:
 
 def flight(base: Path) -> None:
     for milliseconds, rows in ((20, 4000), (100, 1600)):
-        share = in_flight(base, milliseconds, rows)
-        print(f"in flight at {milliseconds} ms a call, as the witness saw it: {share:.1%} of 32")
+        plain, paid = (in_flight(base, milliseconds, rows, paid=paid) for paid in (False, True))
+        print(
+            f"in flight at {milliseconds} ms a call, as the witness saw it: {paid:.1%} of 32,"
+            f" without a ledger {plain:.1%} ({paid / plain:.1%} of that)"
+        )
 
 
 def resume(base: Path, count: int) -> None:

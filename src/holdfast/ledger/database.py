@@ -29,6 +29,10 @@ from holdfast.errors import Damaged, StorageFailed, StoreNewer, UsageInvalid
 FORMAT = 1
 APPLICATION_ID = 0x484C4447
 
+PAGE_BYTES = 1024
+"""Slots are hashes, so each claim and each record of one dirties a page of its own. Larger: more
+bytes go through the log for a row of about a hundred. Smaller: long texts need chains of pages."""
+
 BUSY_WAIT_S = 60.0
 """How long a transaction waits for another process's. They take milliseconds; a longer wait means
 that the other one hangs."""
@@ -104,6 +108,7 @@ class Database:
         with sqlite_errors(self.label, what="ledger"):
             self._connection = apsw.Connection(self.label, flags=flags)
             self._connection.set_busy_timeout(int(BUSY_WAIT_S * 1000))
+            self._connection.pragma("page_size", PAGE_BYTES)  # counts for a new file only
             self._connection.pragma("journal_mode", "wal")
             self._connection.pragma("synchronous", "full")
             self._connection.pragma("trusted_schema", "on")  # row_crc is called in statements
