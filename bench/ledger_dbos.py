@@ -34,7 +34,6 @@ def main(directory: str, rows: int, at_once: int) -> None:
             "name": "bench",
             "system_database_url": f"sqlite:///{directory}/dbos.sqlite",
             "log_level": "ERROR",
-            "run_admin_server": False,
         }
     )
     DBOS.launch()

@@ -26,6 +26,7 @@ from holdfast.errors import LedgerInUse
 from holdfast.ledger import steps
 from holdfast.ledger.books import Choice, FileBooks, SlotState
 from holdfast.ledger.budget import Sums
+from holdfast.ledger.columns import SCHEMA
 from holdfast.ledger.compact import (
     Compactor,
     SettledRow,
@@ -39,7 +40,7 @@ from holdfast.ledger.database import rows_of
 from holdfast.ledger.layout import Layout
 from holdfast.ledger.owners import try_lock
 from holdfast.ledger.segment import read_segment
-from holdfast.ledger.settled import SCHEMA, SettledFile, write_settled
+from holdfast.ledger.settled import SettledFile, write_settled
 
 
 @dataclass(slots=True)
