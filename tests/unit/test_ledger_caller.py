@@ -395,9 +395,14 @@ def test_a_row_computed_again_tells_the_same(ledger: FileLedger) -> None:
     asked = [[pending(ledger, key) for key in "abab"] for _ in range(2)]
     first = caller(ledger, Books())
     again = Caller(ledger, first._asker, limits=Limits(), budget=Limit(), since_ms=TURNS.turn)
-    told = [[said(a) for taken in c.answers([rows]) for a in taken]
-            for c, rows in zip((first, again), asked, strict=True)]  # fmt: skip
-    assert told[0] == told[1] == ["bought:A", "bought:B"] * 2
+    given = [
+        [answer for taken in one.answers([rows]) for answer in taken]
+        for one, rows in zip((first, again), asked, strict=True)
+    ]
+    assert [said(answer) for answer in given[0]] == ["bought:A", "bought:B"] * 2
+    assert [said(answer) for answer in given[1]] == ["bought:A", "bought:B"] * 2
+    called = [[answer.called for answer in some] for some in given]
+    assert called == [[True, True, False, False], [False] * 4], "the receipt counts calls"
 
 
 def test_changed_inputs(ledger: FileLedger) -> None:

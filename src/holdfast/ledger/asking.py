@@ -30,6 +30,7 @@ class Pending:
     attempts: int = 0
     outcome: Outcome | None = None
     error: HoldfastError | None = None
+    bought_here: bool = False
 
     @property
     def done(self) -> bool:

@@ -178,6 +178,7 @@ class Desk:
         doubtful = [a.pending.slot for a in answers if a.outcome is None and a.in_doubt]
         self._ledger.release(doubtful, in_doubt=True)
         for answer in answers:
+            answer.pending.bought_here = answer.outcome is not None
             answer.pending.outcome = answer.outcome
             answer.pending.error = answer.error
         with self._guard:

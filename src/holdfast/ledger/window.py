@@ -25,6 +25,8 @@ class Answer:
 
     outcome: Outcome
     status: Status
+    called: bool
+    """Whether this very row led to the call. Unlike the status it differs when Spark asks again."""
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class Window:
             if pending.error is not None:
                 raise pending.error
             self._positions.popleft()
-            taken.append(self._answer(pending))
+            taken.append(self._answer(position))
             costly += position.costly
             if position.first and self._live.get(pending.slot.hash) is pending:
                 del self._live[pending.slot.hash]
@@ -117,13 +119,15 @@ class Window:
         self._most = self._max_in_flight + self._ahead
         return taken
 
-    def _answer(self, pending: Pending) -> Answer:
+    def _answer(self, position: _Position) -> Answer:
         """Read the status off the outcome alone: whoever computes the row again must tell the same.
 
         Spark compares checksums of rows that it computes twice, and stops a job whose rows differ.
         """
+        pending = position.pending
         outcome = pending.outcome
         invariant(outcome is not None, "a row without an outcome was taken")
         outcome = cast(Outcome, outcome)
         reused = outcome.status is Status.BOUGHT and outcome.recorded_ms < self._since_ms
-        return Answer(outcome, Status.REUSED if reused else outcome.status)
+        called = position.first and pending.bought_here
+        return Answer(outcome, Status.REUSED if reused else outcome.status, called)

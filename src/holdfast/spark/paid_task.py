@@ -182,7 +182,7 @@ class _Task:
 
     def _joined(self, batch: pa.RecordBatch, answers: list[Answer]) -> pa.RecordBatch:
         for answer in answers:
-            if answer.status is Status.REUSED:
+            if answer.outcome.status is Status.BOUGHT and not answer.called:
                 self._reused["answers"] += 1
                 self._reused["saved_micros"] += answer.outcome.cost_micros
         names = [*batch.schema.names, *self._codec.names]
