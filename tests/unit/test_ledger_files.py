@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -385,3 +387,27 @@ def test_a_forked_child_does_not_keep_a_dead_owner_alive(tmp_path: Path) -> None
         os.close(descriptor)
     os.waitpid(child, 0)
     other.close()
+
+
+def test_lookups_and_compaction_load_no_pandas(tmp_path: Path) -> None:
+    """Its import takes a second or two of a worker's time, before the first call."""
+    program = """
+import sys
+from holdfast.ledger.contract import Claim, Limit, Outcome, Slot, SlotHash, Status
+from holdfast.ledger.file_ledger import FileLedger
+ledger = FileLedger(sys.argv[1])
+step = ledger.step("s", {}, on_change="refuse").id
+slot = Slot(SlotHash(b"h" * 16), step, "key", b"i" * 16)
+ledger.claim([Claim(slot)], generation=ledger.lookup([slot.hash]).generation, limit=Limit())
+ledger.settle([Outcome(slot, Status.BOUGHT, b"1")])
+ledger.close()
+ledger = FileLedger(sys.argv[1])
+ledger.compact()
+assert ledger.lookup([slot.hash]).outcomes[slot.hash].answer == b"1"
+ledger.close()
+sys.exit("pandas is loaded" if "pandas" in sys.modules else 0)
+"""
+    url = f"file://{tmp_path}/ledger"
+    command = [sys.executable, "-c", program, url]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

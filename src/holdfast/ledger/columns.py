@@ -57,14 +57,14 @@ def table_of(payloads: Iterable[bytes]) -> pa.Table:
     table = pa.Table.from_arrays(
         [
             _hashes(hashes),
-            _numbers("i", steps),
+            numbers("i", steps),
             _texts(keys, pa.string()),
             _hashes(inputs),
             _texts([_NAMES[status] for status in statuses], pa.string()),
             _texts(reasons, pa.string()),
-            _numbers("i", attempts),
-            _numbers("q", costs),
-            _numbers("q", recorded),
+            numbers("i", attempts),
+            numbers("q", costs),
+            numbers("q", recorded),
             pa.Array.from_buffers(
                 pa.bool_(), len(fixed), [None, _bits([bool(flag & DEAD_LETTER) for flag in flags])]
             ),
@@ -81,7 +81,8 @@ def _hashes(values: Sequence[bytes]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(HASH_BYTES), len(values), [None, data])
 
 
-def _numbers(code: str, values: Sequence[int]) -> pa.Array:
+def numbers(code: str, values: Sequence[int]) -> pa.Array:
+    """Return a column of numbers; `code` as in `array`."""
     kind = pa.int32() if code == "i" else pa.int64()
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
 
