@@ -179,7 +179,7 @@ def test_a_stage_that_raises_in_a_worker(tmp_path: Path) -> None:
         f"[STAGE_FAILED] all failed at {tmp_path}/shop.py:10: ZeroDivisionError: division by zero.",
         "use a new state directory",
     )
-    assert ended.err.count("attempt at 1.1 failed: [STAGE_FAILED]") == 3
+    assert ended.err.count("attempt at batch 1.1 failed: [STAGE_FAILED]") == 3
     assert not command.out.exists()
 
 

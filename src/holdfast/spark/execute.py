@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +43,18 @@ _CSV = {
 _SERIES_AT_ONCE = 4
 """Most results are small: while the driver plans one, or waits for its last task, the others' tasks
 have the cores. More would only share the same memory among more sorts."""
+
+
+_ONE_TASK_BYTES = 64 << 20
+"""A result made of less is sorted in one task, as one file. Sorting in many tasks needs a job that
+samples the rows first: for most results, which are small, that takes longer than to sort them."""
+
+
+def _bytes_of(work: SeriesWork) -> int:
+    """Return the size of what a result is made of."""
+    files = (Path(path).stat().st_size for paths in work.datasets.values() for path in paths)
+    sources = (source for some in work.pins.values() for source in some)
+    return sum(files) + sum(source.stop - source.start for source in sources)
 
 
 class SparkExecutor:
@@ -133,7 +146,11 @@ class SparkExecutor:
         columns = tuple(frame.columns)
         with building(f"result {work.name}"):
             rest = [column for column in columns if column not in series.order_by]
-            ordered = frame.orderBy(*(quoted(name) for name in (*series.order_by, *rest)))
+            order = [quoted(name) for name in (*series.order_by, *rest)]
+            if _bytes_of(work) <= _ONE_TASK_BYTES:
+                ordered = frame.repartition(1).sortWithinPartitions(*order)
+            else:
+                ordered = frame.orderBy(*order)
         # Spark writes no line at all for a row whose only field is null.
         null = '""' if len(columns) == 1 else ""
         options = {**_CSV, "nullValue": null}

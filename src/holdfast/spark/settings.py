@@ -137,6 +137,11 @@ def _local_choices(machine: Machine) -> list[Choice]:
             "Two per core; 200 by default, which for a batch of 64 MiB is all overhead.",
         ),
         Choice(
+            "spark.sql.sources.parallelPartitionDiscovery.threshold",
+            "10000",
+            "Above it (32 by default) a job is run to list files, which here are on this machine.",
+        ),
+        Choice(
             "spark.driver.memory",
             f"{driver_memory_mib(machine)}m",
             "Half of the machine, from 1 to 8 GiB: Python workers and page cache need the rest.",
