@@ -34,7 +34,7 @@ LOOPS = {
     "uploads": lambda: CrashLoop(run_uploads, settle=check_settled, final=check_answers),
     "failing": lambda: CrashLoop(run_failing, settle=check_settled, final=check_failed),
 }
-PAIR_STRIDE = int(os.environ.get("HOLDFAST_PAIR_STRIDE", "29"))
+PAIR_STRIDE = int(os.environ.get("HOLDFAST_PAIR_STRIDE", "61"))
 """Every so many-th first crash gets all its second crashes; a prime misses no regular pattern.
 `make crash-full` tries every pair."""
 
