@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from tests.spark import paid_provider
 from tests.spark.paid_provider import Provider
@@ -166,6 +166,29 @@ def test_a_pipeline_has_a_receipt(
         "then": (2, 0),
     }
     assert sum(provider.calls().values()) == 4
+
+
+def test_a_result_is_built_where_its_session_is_active_and_its_steps_are_counted(
+    spark: SparkSession, provider: Provider, url: str, tmp_path: Path
+) -> None:
+    """Without a declared schema nothing is built before the run: only its results count."""
+    spark.range(3).selectExpr("id", "cast(id as string) as text").write.parquet(f"{tmp_path}/in")
+    pipe = Pipeline("late", version="1")
+    pipe.input("docs", format="parquet")
+
+    @pipe.stage
+    def kept(docs: DataFrame) -> DataFrame:
+        return docs
+
+    @pipe.result("out")
+    def out(kept: DataFrame) -> DataFrame:
+        active = SparkSession.getActiveSession()
+        assert active is not None
+        return kept.transform(ask(provider, url, inputs=["id"])).select("id", "answer")
+
+    files = {"docs": f"{tmp_path}/in"}
+    report = pipe.run(spark, inputs=files, state=tmp_path / "state", out=tmp_path / "out")
+    assert [(one.step, one.bought) for one in report.receipts] == [("ask", 3)]
 
 
 def test_a_dry_pipeline_knows_the_first_unbought_step(

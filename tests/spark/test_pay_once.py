@@ -76,6 +76,21 @@ def test_filter_order_union_and_self_join(
     assert provider.calls() == once()
 
 
+def test_an_instant_is_the_same_slot_in_every_time_zone(
+    spark: SparkSession, provider: Provider, url: str
+) -> None:
+    """Spark hands timestamps over in the session's zone, which is the machine's by default."""
+    frame = spark.range(3).selectExpr("id", "timestamp_seconds(id * 86400) as at")
+    for zone in ("UTC", "Europe/Berlin", "America/New_York"):
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        try:
+            assert frame.transform(ask(provider, url, key="at")).count() == 3
+            frame.transform(ask(provider, url, key="at")).collect()
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert sum(provider.calls().values()) == 3
+
+
 def test_a_self_join_that_asks_first(spark: SparkSession, provider: Provider, url: str) -> None:
     """Two tasks ask for the same slots at the same time: one buys, the other waits and reads."""
     provider.delay_s = 0.02

@@ -240,7 +240,7 @@ def test_a_pipeline_file_called_like_a_loaded_module_is_not_called_empty(shell: 
         (("--format", "xml"), ("'xml'", "csv, json, parquet")),
         (("--format", "CSV"), ("'CSV'",)),
         (("--spark-conf", "novalue"), ("novalue", "KEY=VALUE")),
-        (("--spark-conf", "=x"), ("'=x'",)),
+        (("--spark-conf", "=x"), ("'='",)),
         (("--batch-bytes", "0"), ("--batch-bytes 0",)),
         (("--batch-bytes", "-5"), ("--batch-bytes -5",)),
         (("--chunk-bytes", "0"), ("--chunk-bytes 0",)),
@@ -526,3 +526,44 @@ def test_demo_does_not_write_into_a_full_directory(shell: Shell) -> None:
     (shell.root / "mine").write_text("keep")
     shell("demo", "--keep", ".").one_line("USAGE_INVALID", "not empty", exit_code=2)
     assert os.listdir(shell.root) == ["mine"]
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_secret_among_the_settings_is_not_shown(shell: Shell, more: tuple[str, ...]) -> None:
+    text = '[spark]\n"hadoop.fs.s3a.secret.key" = "canary"\n"hadoop.fs.s3a.endpoint" = "here"\n'
+    (shell.root / "holdfast.toml").write_text(text)
+    ended = shell("doctor", *more)
+    assert "hadoop.fs.s3a.secret.key" in ended.out
+    assert "here" in ended.out
+    assert "canary" not in ended.out + ended.err
+
+
+@pytest.mark.parametrize("value", ["--spark-conf", "HOLDFAST_SPARK_CONF"])
+def test_a_setting_that_is_refused_is_not_quoted(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    if value == "--spark-conf":
+        ended = shell.run("coffee", "--spark-conf", "fs.s3a.secret.key=canary")
+    else:
+        monkeypatch.setenv(value, "spark.password='canary")
+        ended = shell.run("coffee")
+    assert ended.code == 2
+    assert "canary" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["transaction_wait_s = 1" + "0" * 400, "fetch_records = 1" + "0" * 5000, "x = " + "[" * 5000],
+)
+def test_numbers_and_nesting_without_end_are_one_line(shell: Shell, text: str) -> None:
+    (shell.root / "holdfast.toml").write_text(text + "\n")
+    shell.run("coffee").one_line("USAGE_INVALID", exit_code=2)
+
+
+def test_a_misspelt_crash_point_is_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CRASH", "engine.comit.after")
+    shell("--version").one_line("USAGE_INVALID", "engine.commit.after", exit_code=2)
+
+
+def test_calls_without_a_ledger_is_one_line(shell: Shell) -> None:
+    shell("calls").one_line("USAGE_INVALID", "See: holdfast calls --help", exit_code=2)

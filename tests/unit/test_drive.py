@@ -576,6 +576,32 @@ def test_an_export_asked_for_later_is_made_and_then_known(tmp_path: Path) -> Non
     assert verify(tmp_path / "state", tmp_path / "second").findings == ()
 
 
+@pytest.mark.parametrize("how", ["another size", "rewritten", "appeared"])
+def test_a_finished_run_is_not_taken_for_one_of_other_inputs(tmp_path: Path, how: str) -> None:
+    path = write_sales(tmp_path)
+    tiny(tmp_path)
+    before = rows_of(tmp_path)
+    match how:
+        case "another size":
+            path.write_text(path.read_text() + "Dock,7\n")
+        case "rewritten":
+            path.write_text(path.read_text().swapcase().replace("SHOP,AMOUNT", "shop,amount"))
+        case _:
+            write_sales(tmp_path, name="sales_2.csv")
+    with pytest.raises(InputChanged) as caught:
+        tiny(tmp_path)
+    assert how in caught.value.what
+    assert rows_of(tmp_path) == before
+
+
+def test_a_finished_run_does_not_need_its_inputs_any_more(tmp_path: Path) -> None:
+    path = write_sales(tmp_path)
+    tiny(tmp_path)
+    path.unlink()
+    (tmp_path / "out" / "report.csv").unlink()
+    assert tiny(tmp_path).exported == ["report"]
+
+
 def test_the_report_counts_what_this_call_did(tmp_path: Path) -> None:
     write_sales(tmp_path, rows=12)
     with pytest.raises(DiskFull):

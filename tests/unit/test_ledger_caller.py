@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +13,14 @@ from typing import Any
 import pytest
 
 from holdfast._base.clock import SystemClock
-from holdfast.errors import BudgetSpent, CallFailed, CallInputChanged, ProviderBusy, StorageFailed
+from holdfast.errors import (
+    BudgetSpent,
+    CallFailed,
+    CallInputChanged,
+    InvariantViolated,
+    ProviderBusy,
+    StorageFailed,
+)
 from holdfast.ledger import rules
 from holdfast.ledger.asking import Asker, Pending
 from holdfast.ledger.caller import Caller, Limits
@@ -388,6 +396,59 @@ def test_budget(ledger: FileLedger) -> None:
     assert caught.value.calls == 4
     assert sum(books.calls.values()) == 4
     assert len(run(ledger, books, "abcdef")) == 6
+
+
+def leave(key: str) -> str:
+    sys.exit(3)
+
+
+async def leave_async(key: str) -> str:
+    sys.exit(3)
+
+
+async def cancelled(key: str) -> str:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("function", [leave, leave_async, cancelled])
+def test_a_function_that_leaves_is_a_failed_call(
+    ledger: FileLedger, function: Callable[..., Any]
+) -> None:
+    is_async = asyncio.iscoroutinefunction(function)
+    with pytest.raises(CallFailed):
+        run(ledger, function, "a", is_async=is_async, policy=Policy(attempts=2))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_breaks_beside_the_calls_ends_the_task(
+    ledger: FileLedger, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    async def slowly(key: str) -> str:
+        return key
+
+    def broken(self: Asker, work: Any, value: Any) -> Any:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(Asker, "answered", broken)
+    with pytest.raises(InvariantViolated):
+        run(ledger, slowly if is_async else str.upper, "ab", is_async=is_async)
+
+
+@pytest.mark.parametrize("cost", [-1.0, 1e300, float("nan"), float("inf")])
+def test_a_cost_that_no_call_has_is_a_failure(ledger: FileLedger, cost: float) -> None:
+    policy = Policy(error="null")
+    assert run(ledger, Books(), "a", policy=policy, cost=lambda value: cost) == ["failed:-"]
+    assert ledger.totals(make_step(ledger).id).spent_micros == 0
+
+
+def test_a_text_that_cannot_be_stored_loses_no_answer(ledger: FileLedger) -> None:
+    def fails(key: str) -> str:
+        if key == "b":
+            raise OSError("no file \udc80")
+        return key.upper()
+
+    policy = Policy(error="dead_letter")
+    assert run(ledger, fails, "abc", policy=policy) == ["bought:A", "failed:-", "bought:C"]
 
 
 def test_a_row_computed_again_tells_the_same(ledger: FileLedger) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from urllib.error import URLError
+
 import pytest
 
 from holdfast.errors import ProviderBusy, StepChanged
@@ -58,6 +61,19 @@ class Http(Exception):
         self.status_code, self.headers = status, headers or {}
 
 
+class ReadTimeout(Exception):
+    """As httpx and requests have it: nothing of Python's own is among its bases."""
+
+
+class APIConnectionError(Exception):
+    """As openai has it."""
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 @pytest.mark.parametrize(
     ("error", "retryable", "unknown", "after"),
     [
@@ -66,11 +82,19 @@ class Http(Exception):
         (ConnectionResetError(), True, True, 0.0),
         (Http(429, {"Retry-After": "7"}), True, False, 7.0),
         (Http(503, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}), True, False, 0.0),
+        (Http(429, {"Retry-After": "inf"}), True, False, 3600.0),
+        (Http(429, {"Retry-After": "nan"}), True, False, 0.0),
+        (ProviderBusy(reason="for ever", retry_after_s=1e12), True, False, 3600.0),
+        (ReadTimeout(), True, True, 0.0),
+        (APIConnectionError(), True, True, 0.0),
+        (URLError(ConnectionRefusedError()), True, True, 0.0),
+        (asyncio.CancelledError(), True, True, 0.0),
+        (Mute(), False, False, 0.0),
         (Http(400), False, False, 0.0),
         (ValueError("no"), False, False, 0.0),
     ],
 )
-def test_trouble(error: Exception, retryable: bool, unknown: bool, after: float) -> None:
+def test_trouble(error: BaseException, retryable: bool, unknown: bool, after: float) -> None:
     trouble = trouble_of(error, None)
     assert (trouble.retryable, trouble.unknown, trouble.retry_after_s) == (
         retryable,
@@ -81,6 +105,22 @@ def test_trouble(error: Exception, retryable: bool, unknown: bool, after: float)
 
 def test_trouble_marked_by_the_user() -> None:
     assert trouble_of(ValueError("x"), lambda error: isinstance(error, ValueError)).retryable
+
+
+def test_a_rule_of_the_users_that_raises_is_a_failure_with_both_texts() -> None:
+    def marked(error: BaseException) -> bool:
+        raise AttributeError("status_code")
+
+    trouble = trouble_of(ValueError("x"), marked)
+    assert not trouble.retryable
+    assert "ValueError: x" in trouble.text
+    assert "AttributeError: status_code" in trouble.text
+
+
+def test_every_text_of_an_error_can_be_stored() -> None:
+    text = trouble_of(ValueError("\udc80 and \0"), None).text
+    assert text == "ValueError: ? and \\0"
+    assert trouble_of(Mute(), None).text == "Mute: its text cannot be made"
 
 
 def test_backoff_grows_is_bounded_and_honours_the_provider() -> None:

@@ -10,11 +10,14 @@ With `HOLDFAST_CRASH_RECORD=FILE` each hit is appended to FILE instead, which li
 
 from __future__ import annotations
 
+import difflib
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+
+from holdfast.errors import UsageInvalid
 
 ARM_VARIABLE = "HOLDFAST_CRASH"
 RECORD_VARIABLE = "HOLDFAST_CRASH_RECORD"
@@ -163,6 +166,10 @@ def arm_from_environment() -> None:
     """Arm or record as the environment says. Each process of Holdfast calls it when it starts."""
     if value := os.environ.get(ARM_VARIABLE):
         name, _, hit = value.partition(":")
+        if name not in POINTS or not (hit or "1").isdigit():
+            near = difflib.get_close_matches(name, POINTS, n=1)
+            remedy = f"Did you mean {near[0]}?" if near else "Write it as POINT or POINT:HIT."
+            raise UsageInvalid(what=f"{ARM_VARIABLE}={value} names no crash point", remedy=remedy)
         arm(name, int(hit or "1"))
     elif value := os.environ.get(RECORD_VARIABLE):
         record(Path(value))

@@ -39,7 +39,6 @@ class _ShowByDefault(TyperGroup):
 app = typer.Typer(
     cls=_ShowByDefault,
     help="What a ledger of paid calls holds. `calls LEDGER` is `calls show LEDGER`.",
-    no_args_is_help=True,
     rich_markup_mode=None,
 )
 

@@ -7,6 +7,7 @@ fsync with is removed again.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import statistics
 import sys
@@ -29,6 +30,8 @@ from holdfast.spark.settings import choices, java_options, measure, merged, sess
 
 _FSYNCS = 5
 _MOUNTS = Path("/proc/self/mountinfo")
+_SECRET = re.compile(r"secret|password|token|access\.?key|credential", re.IGNORECASE)
+"""Names of settings whose values nobody prints."""
 _CHOSEN = "chosen by holdfast"
 
 
@@ -164,9 +167,13 @@ def _spark_lines(settings: Settings, java: Java | None) -> list[Line]:
         ours = choices(config.master, measure(), options)
     reasons = {choice.name: choice.reason for choice in ours}
     return [
-        Line(name, value, settings.origins.get(name, _CHOSEN), reasons.get(name, ""))
+        Line(name, _shown(name, value), settings.origins.get(name, _CHOSEN), reasons.get(name, ""))
         for name, value in merged(ours, config.spark).items()
     ]
+
+
+def _shown(name: str, value: str) -> str:
+    return "(not shown)" if _SECRET.search(name) else value
 
 
 def _tell(findings: Sequence[Finding], ours: Sequence[Line], spark: Sequence[Line]) -> None:

@@ -317,8 +317,8 @@ def bench(
 
 def main() -> None:
     """Run the command line. Errors raised on purpose become one line and an exit code."""
-    arm_from_environment()
     try:
+        arm_from_environment()
         # Whatever the machine refuses where nobody expected it is still one line.
         with os_errors("this command"):
             _app_main(sys.argv[1:] or ["--help"])

@@ -101,7 +101,7 @@ def parse_file(name: str, data: bytes) -> ConfigFile:
     except UnicodeDecodeError as error:
         what = f"{name}: byte {error.start} is not UTF-8"
         raise UsageInvalid(what=what, remedy="Write the file in UTF-8.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageInvalid(what=f"{name}: {error}", remedy="Correct the file.") from error
 
 
@@ -206,10 +206,9 @@ def _number(name: str, given: Given) -> int | float:
         if size is not None:
             return size
         raise UsageInvalid(what=f"{given.quote} is no size", remedy="Write it as 64MiB or 64MB.")
-    if type(value) is int or (type(value) is float and kind is float):
-        return kind(value)
-    if isinstance(value, str) and not given.typed:
-        with suppress(ValueError):
+    is_number = type(value) is int or (type(value) is float and kind is float)
+    if is_number or (isinstance(value, str) and not given.typed):
+        with suppress(ValueError, OverflowError):
             return kind(value)
     wanted = "number" if kind is float else "whole number"
     raise UsageInvalid(what=f"{given.quote} is no {wanted}", remedy=f"Write a {wanted}.")
@@ -247,7 +246,8 @@ def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        what = f"{SPARK_VARIABLE}={text}: {error}"
+        # Not the text itself: there may be a password in it.
+        what = f"{SPARK_VARIABLE}: {error}"
         raise UsageInvalid(what=what, remedy="Quote it as a shell would.") from error
 
 
@@ -257,7 +257,7 @@ def _pairs(origin: str, pairs: Sequence[str]) -> dict[str, Given]:
         name, equals, value = pair.partition("=")
         if not equals or not name.startswith("spark."):
             remedy = "Write it as KEY=VALUE, where KEY begins with `spark.`."
-            raise UsageInvalid(what=f"{origin} {pair!r}", remedy=remedy)
+            raise UsageInvalid(what=f"{origin} {name + equals!r}", remedy=remedy)
         given[name] = Given(value, origin)
     return given
 

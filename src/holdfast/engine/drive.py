@@ -25,7 +25,7 @@ from holdfast.engine.finish import finish
 from holdfast.engine.loop import Engine
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import Held
-from holdfast.errors import RunFailed, StateMismatch, UsageInvalid
+from holdfast.errors import HoldfastError, RunFailed, StateMismatch, UsageInvalid
 from holdfast.intake.bind import bind_files, check_heads, check_unchanged
 from holdfast.intake.tables import TableSpec
 from holdfast.ledger.receipt import Receipt
@@ -107,7 +107,8 @@ def drive(
 ) -> RunReport:
     """Run to the end, or resume. A finished run is only given back a missing export.
 
-    `inputs` is asked only while the run is not finished, `executor` only if there is work.
+    `executor` is asked only if there is work. A finished run does not need its inputs any more,
+    but it refuses other ones: its answers would be taken for theirs.
 
     Raises:
         RunStopped: `stop` said so between two works.
@@ -118,7 +119,9 @@ def drive(
     report = RunReport(run_id_of(spec), RunState(run.state) if run else RunState.OPEN)
     report.already_done = report.state is RunState.DONE
     watched = _Watched(held, spec, config, _Counting(report, watch), stop)
-    if report.state not in TERMINAL | {RunState.COMPLETING}:
+    if report.already_done:
+        _refuse_other_inputs(watched, report.run_id, inputs)
+    elif report.state not in TERMINAL | {RunState.COMPLETING}:
         _work(watched, inputs(), executor, out=out, is_new=run is None)
     finish(held, report.run_id, out, watched.watch)
     _complete_report(held, spec, report, out)
@@ -223,6 +226,16 @@ def _tell_standing(watched: _Watched, run_id: RunId, kind: EventKind) -> None:
     chunks, size = sum(one.chunks for one in tables), sum(one.size for one in tables)
     rows, _ = store.read_counts(run_id)
     watched.watch(Event(kind, run_id, chunks=chunks, size=size, rows=rows, tables=tables))
+
+
+def _refuse_other_inputs(watched: _Watched, run_id: RunId, inputs: Callable[[], Inputs]) -> None:
+    try:
+        given = inputs()
+    except HoldfastError:
+        return  # gone, or no longer what the pipeline declares: no other inputs
+    tables = [_as_bound(table, given) for table in watched.spec.tables if not table.produced]
+    chunks = watched.held.store.list_chunks(run_id)
+    check_unchanged(chunks, given.files, tables, watched.config, finished=True)
 
 
 def _as_bound(table: TableSpec, inputs: Inputs) -> TableSpec:

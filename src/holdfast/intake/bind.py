@@ -119,8 +119,12 @@ def check_unchanged(
     files: Mapping[str, Sequence[Path]],
     tables: Sequence[TableSpec],
     config: Config,
+    *,
+    finished: bool = False,
 ) -> None:
     """Compare what was bound with what is there now.
+
+    The inputs of a finished run may be gone: nobody needs them any more.
 
     Raises:
         InputChanged: a file was rewritten, has vanished, or is new.
@@ -130,7 +134,8 @@ def check_unchanged(
         if chunk.kind is ChunkKind.RANGE:
             of_path.setdefault(chunk.location, []).append(chunk)
     for location, chunks in of_path.items():
-        _check_file(Path(location), chunks)
+        if not finished or Path(location).exists():
+            _check_file(Path(location), chunks)
     for table in tables:
         for path in files.get(table.name, ()):
             if str(path) not in of_path and _split(table, path, config):

@@ -18,7 +18,10 @@ from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.crashpoint import crashpoint
 from holdfast.errors import CallFailed, HoldfastError
 from holdfast.ledger.contract import MICROS, Outcome, Slot, Status, idempotency_key
-from holdfast.ledger.rules import Policy, Trouble, backoff_s, trouble_of
+from holdfast.ledger.rules import Policy, Trouble, backoff_s, text_of, trouble_of
+
+_MICROS_MOST = 1 << 62
+"""What a ledger can hold, far beyond any budget."""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,16 +127,23 @@ class Asker:
 
     def _read(self, pending: Pending, work: Work, value: Any) -> Answered:
         if isinstance(value, BaseException):
-            return self._failed(pending, work, f"{type(value).__name__}: {value}")
+            return self._failed(pending, work, text_of(value))
         try:
             answer = self.encode(value)
-            micros = round(self.cost(value) * MICROS) if self.cost is not None else 0
+            micros = self._cost_of(value)
         except Exception as error:  # the user's answer or cost function is wrong, in any way
-            return self._failed(pending, work, f"{type(error).__name__}: {error}")
+            return self._failed(pending, work, text_of(error))
         attempts = _attempts(pending, work)
         now = self.clock.wall_ms()
         outcome = Outcome(pending.slot, Status.BOUGHT, answer, "", attempts, micros, now)
         return Answered(pending, outcome)
+
+    def _cost_of(self, value: Any) -> int:
+        micros = round(self.cost(value) * MICROS) if self.cost is not None else 0
+        if not 0 <= micros <= _MICROS_MOST:
+            # Less than nothing would lift the budget for other calls.
+            raise ValueError(f"a call cannot cost {micros / MICROS:g} USD")
+        return micros
 
     def failed(self, work: Work, error: BaseException) -> Sequence[Answered] | Again | Split:
         """Decide what an exception of a call means for its rows."""

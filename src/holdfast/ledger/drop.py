@@ -167,10 +167,13 @@ def sweep_blobs(books: FileBooks) -> bool:
     """Remove answers' blobs that no outcome names. Returns False while a job might write one.
 
     Inside one transaction: nobody can become an owner, and write a blob, until it is over; and
-    nobody has claimed anything since the names were read.
+    since before the names were read nobody was one, or has claimed anything.
     """
     with try_lock(books.path / "compact.lock", wait=True):
-        change = books.database.meta("change")
+        with books.database.transaction() as connection:
+            if connection.execute("SELECT 1 FROM owner").get:
+                return False
+            change = books.database.meta("change")
         named = set(_blobs_named(books))
         with books.database.transaction() as connection:
             if connection.execute("SELECT 1 FROM owner").get or books.database.meta("change") != (

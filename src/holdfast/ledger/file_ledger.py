@@ -167,6 +167,8 @@ class FileLedger:
         2. The outcomes are durable in this owner's segment. From here on they are settled.
         3. Their rows follow, with the next claim or `flush`; until then the segment alone knows.
         """
+        if not outcomes:
+            return
         entries = [self._entry(outcome) for outcome in outcomes]
         with self._appending:
             self._own()

@@ -5,7 +5,9 @@ Nothing here reads or writes; every rule is a table that a test can walk through
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -28,7 +30,12 @@ BACKOFF_MOST_S = 60.0
 """The wait doubles from the first to the most. Less: a struggling provider is kept down. More:
 rows wait longer than providers' own hints ask for."""
 
+RETRY_AFTER_MOST_S = 3600.0
+"""The longest wait that a provider is granted: without a limit one bad header stops a job."""
+
 _RETRYABLE_HTTP = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LOST_NAMES = ("Timeout", "TimeoutError", "TimeoutException", "ConnectionError", "TransportError")
+"""How httpx, requests, openai, aiohttp and botocore end the names of what means: no answer came."""
 
 
 class Move(Enum):
@@ -90,19 +97,42 @@ class Trouble:
 
 def trouble_of(error: BaseException, marked: Callable[[BaseException], bool] | None) -> Trouble:
     """Read an exception: retryable if it says so, if HTTP says so, or if `marked` says so."""
-    text = f"{type(error).__name__}: {error}"
+    text = text_of(error)
     if isinstance(error, HoldfastError):
         after = error.retry_after_s if isinstance(error, ProviderBusy) else 0.0
-        return Trouble(error.retryable, False, after, str(error))
-    if isinstance(error, TimeoutError):
+        return Trouble(error.retryable, False, min(after, RETRY_AFTER_MOST_S), str(error))
+    if _is_lost(error):
         return Trouble(True, True, 0.0, text)
-    retryable = (
-        bool(getattr(error, "retryable", False))
-        or isinstance(error, ConnectionError)
-        or _http_status(error) in _RETRYABLE_HTTP
-        or (marked is not None and marked(error))
-    )
-    return Trouble(retryable, isinstance(error, ConnectionError), _retry_after_s(error), text)
+    retryable = bool(getattr(error, "retryable", False)) or _http_status(error) in _RETRYABLE_HTTP
+    if not retryable and marked is not None:
+        try:
+            retryable = bool(marked(error))
+        except Exception as mistake:  # the user's own rule is wrong, in any way
+            text = f"{text} (and `retryable` raised {text_of(mistake)})"
+    return Trouble(retryable, False, _retry_after_s(error), text)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception in words that every ledger can hold, whatever its own text is."""
+    try:
+        text = str(error)
+    except Exception:  # a class of the user's
+        text = "its text cannot be made"
+    whole = f"{type(error).__name__}: {text}".replace("\0", "\\0")
+    return whole.encode("utf-8", "replace").decode()
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Tell whether no answer came, so that the provider may have charged.
+
+    Clients of HTTP have classes of their own for it, which derive from nothing of Python's.
+    """
+    if isinstance(error, (TimeoutError, ConnectionError, asyncio.CancelledError)):
+        return True
+    reason = getattr(error, "reason", None)  # of urllib's URLError
+    if isinstance(reason, (TimeoutError, ConnectionError)):
+        return True
+    return any(cls.__name__.endswith(_LOST_NAMES) for cls in type(error).__mro__)
 
 
 def _http_status(error: BaseException) -> int | None:
@@ -122,9 +152,10 @@ def _retry_after_s(error: BaseException) -> float:
     if value is None and hasattr(headers, "get"):
         value = headers.get("Retry-After") or headers.get("retry-after")
     try:
-        return max(0.0, float(value)) if value is not None else 0.0
-    except (TypeError, ValueError):
+        seconds = float(value) if value is not None else 0.0
+    except (TypeError, ValueError, OverflowError):
         return 0.0
+    return 0.0 if math.isnan(seconds) else min(max(0.0, seconds), RETRY_AFTER_MOST_S)
 
 
 def backoff_s(attempt: int, *, seed: bytes, retry_after_s: float = 0.0) -> float:

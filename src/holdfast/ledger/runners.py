@@ -19,6 +19,8 @@ from holdfast.ledger.asking import Again, Answered, Asker, Split, Work
 from holdfast.ledger.rate import RateGate
 
 Deliver = Callable[[Sequence[Answered]], None]
+Fail = Callable[[BaseException], None]
+"""Ends the job: something broke that is no call's failure."""
 Verdict = Sequence[Answered] | Again | Split
 
 
@@ -120,6 +122,7 @@ class ThreadRunner:
         asker: Asker,
         queue: ReadyQueue,
         deliver: Deliver,
+        fail: Fail,
         *,
         capacity: int,
         timeout_s: float,
@@ -127,7 +130,7 @@ class ThreadRunner:
         gate: RateGate | None,
         hold: Hold,
     ) -> None:
-        self._asker, self._queue, self._deliver = asker, queue, deliver
+        self._asker, self._queue, self._deliver, self._fail = asker, queue, deliver, fail
         self._capacity, self._timeout_s, self._clock = capacity, timeout_s, clock
         self._gate, self._hold = gate, hold
         self._stopped = threading.Event()
@@ -145,13 +148,16 @@ class ThreadRunner:
         ).start()
 
     def _loop(self, work: Work | None, error: BaseException | None) -> None:
-        while True:
-            work = work or self._queue.take(wait=True)
-            if work is None:
-                return
-            if not self._serve(work, error):
-                return  # given up: another thread has taken this one's place
-            work, error = None, None
+        try:
+            while True:
+                work = work or self._queue.take(wait=True)
+                if work is None:
+                    return
+                if not self._serve(work, error):
+                    return  # given up: another thread has taken this one's place
+                work, error = None, None
+        except BaseException as fatal:  # the edge of a thread: the task must hear of it
+            self._fail(fatal)
 
     def _serve(self, work: Work, error: BaseException | None) -> bool:
         """Bring one work to its end. Returns False when it was taken away for its slowness."""
@@ -174,11 +180,11 @@ class ThreadRunner:
         mine = threading.get_ident()
         with self._guard:
             self._running[mine] = _Call(work, self._clock.monotonic_s() + self._timeout_s)
-        error: Exception | None = None
+        error: BaseException | None = None
         value = None
         try:
             value = self._asker.call(work)
-        except Exception as raised:  # whatever the user's function raises is read by the rules
+        except BaseException as raised:  # the user's function may raise anything, or exit
             error = raised
         with self._guard:
             call = self._running.get(mine)
@@ -222,13 +228,14 @@ class LoopRunner:
         asker: Asker,
         queue: ReadyQueue,
         deliver: Deliver,
+        fail: Fail,
         *,
         capacity: int,
         timeout_s: float,
         gate: RateGate | None,
         hold: Hold,
     ) -> None:
-        self._asker, self._queue, self._deliver = asker, queue, deliver
+        self._asker, self._queue, self._deliver, self._fail = asker, queue, deliver, fail
         self._capacity, self._timeout_s, self._gate = capacity, timeout_s, gate
         self._hold = hold
         self._stopped = False
@@ -252,10 +259,13 @@ class LoopRunner:
             task.add_done_callback(self._tasks.discard)
 
     async def _work(self) -> None:
-        while (work := self._queue.take(wait=False)) is not None:
-            answers = await self._serve(work)
-            self._queue.end()
-            self._deliver(answers)
+        try:
+            while (work := self._queue.take(wait=False)) is not None:
+                answers = await self._serve(work)
+                self._queue.end()
+                self._deliver(answers)
+        except BaseException as fatal:  # the edge of a task of the loop: the job must hear of it
+            self._fail(fatal)
 
     async def _serve(self, work: Work) -> Sequence[Answered]:
         verdict: Verdict = Again(0.0)
@@ -266,7 +276,7 @@ class LoopRunner:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     value = await self._value(work)
-            except Exception as error:  # whatever the user's function raises is read by the rules
+            except BaseException as error:  # the user's function may raise anything, or exit
                 verdict = self._asker.failed(work, error)
             else:
                 verdict = self._asker.answered(work, value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -55,6 +57,27 @@ def _bytes_of(work: SeriesWork) -> int:
     files = (Path(path).stat().st_size for paths in work.datasets.values() for path in paths)
     sources = (source for some in work.pins.values() for source in some)
     return sum(files) + sum(source.stop - source.start for source in sources)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A result, made and not yet computed."""
+
+    ordered: DataFrame
+    columns: tuple[str, ...]
+    pins: Mapping[str, TableFrame]
+
+
+_Part = TypeVar("_Part")
+
+
+def _tried(work: SeriesWork, step: Callable[[], _Part]) -> _Part | HoldfastError:
+    """Return what a step of one result gives, or the error it ends with."""
+    try:
+        with working(f"result {work.name}", work.directory):
+            return step()
+    except HoldfastError as error:
+        return error
 
 
 class SparkExecutor:
@@ -129,17 +152,18 @@ class SparkExecutor:
 
     def run_series(self, works: Sequence[SeriesWork]) -> list[Outcome | HoldfastError]:
         """Compute results side by side; write each in its order, as CSV without a header."""
+        # Users' functions run in the caller's thread, where their session is the active one.
+        made = [(work, _tried(work, partial(self._make_series, work))) for work in works]
         with ThreadPoolExecutor(_SERIES_AT_ONCE, thread_name_prefix="series") as pool:
-            return list(pool.map(self._try_series, works))
+            return list(pool.map(self._write_made, made))
 
-    def _try_series(self, work: SeriesWork) -> Outcome | HoldfastError:
-        try:
-            with working(f"result {work.name}", work.directory):
-                return self._run_series(work)
-        except HoldfastError as error:
-            return error
+    def _write_made(self, one: tuple[SeriesWork, _Made | HoldfastError]) -> Outcome | HoldfastError:
+        work, made = one
+        if isinstance(made, HoldfastError):
+            return made
+        return _tried(work, partial(self._write_series, work, made))
 
-    def _run_series(self, work: SeriesWork) -> Outcome:
+    def _make_series(self, work: SeriesWork) -> _Made:
         series = next(one for one in self._spec.series if one.name == work.name)
         pins = self._pinned(work)
         frame = self._result_frame(work, pins)
@@ -151,13 +175,16 @@ class SparkExecutor:
                 ordered = frame.repartition(1).sortWithinPartitions(*order)
             else:
                 ordered = frame.orderBy(*order)
+        return _Made(ordered, columns, pins)
+
+    def _write_series(self, work: SeriesWork, made: _Made) -> Outcome:
         # Spark writes no line at all for a row whose only field is null.
-        null = '""' if len(columns) == 1 else ""
+        null = '""' if len(made.columns) == 1 else ""
         options = {**_CSV, "nullValue": null}
-        with _persisted(pins):
-            self._refuse_bad_rows(pins, work.pins)
-            ordered.write.options(**options).csv(f"{work.directory}/{work.name}")
-        return Outcome(columns=columns)
+        with _persisted(made.pins):
+            self._refuse_bad_rows(made.pins, work.pins)
+            made.ordered.write.options(**options).csv(f"{work.directory}/{work.name}")
+        return Outcome(columns=made.columns)
 
     def _result_frame(self, work: SeriesWork, pins: Mapping[str, TableFrame]) -> DataFrame:
         placed = self._pipeline.placed()

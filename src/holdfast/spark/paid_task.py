@@ -231,6 +231,9 @@ def _canonical(value: Any) -> bytes:
 
 
 def _text_of(value: Any) -> Any:
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        # Spark hands instants over in the session's zone; they are equal in all of them.
+        return value.astimezone(datetime.UTC).isoformat()
     if isinstance(value, (datetime.date, datetime.datetime, datetime.time)):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray)):

@@ -75,6 +75,7 @@ def check_settled_is_seen(open_ledger: OpenLedger) -> None:
     step = make_step(first)
     slot = make_slot(step, "k")
     claim(first, [slot])
+    first.settle([])
     first.settle([bought(slot, b"\x00 bytes \xff")])
     first.flush()
     for ledger in (first, second):

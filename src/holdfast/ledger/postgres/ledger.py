@@ -181,6 +181,8 @@ class PostgresLedger:
         One transaction for all of them: fence, large answers, outcomes, counters. Crash before its
         end: in doubt, resolved by policy. Crash after: others see them already.
         """
+        if not outcomes:
+            return
         stamped = [o if o.recorded_ms else self._stamped(o) for o in outcomes]
 
         def write(sql: Sql) -> None:

@@ -240,8 +240,10 @@ def release(sql: Sql, owner: int, hashes: Sequence[SlotHash], *, in_doubt: bool)
 def end_owner(sql: Sql, owner: int) -> None:
     """Leave an owner's open slots in doubt, keep its sums, and remove its row.
 
-    The row is what its writes begin with: from here on each of them is refused.
+    The row is what its writes begin with: from here on each of them is refused. It is locked first,
+    as every writer does: a claim on its way is waited for, and its slots are seen.
     """
+    sql.rows("SELECT 1 FROM holdfast_ledger_owner WHERE id = %s FOR UPDATE", (owner,))
     sql.run(
         "UPDATE holdfast_ledger_slot SET owner = NULL WHERE owner = %s AND status IS NULL", (owner,)
     )
