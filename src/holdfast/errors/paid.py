@@ -82,7 +82,8 @@ class CallFailed(EnvironmentFailed):
     code: ClassVar[str] = "CALL_FAILED"
     template: ClassVar[str] = (
         "paid step {step}, key {key}: {error} after {attempts} attempt(s). Other answers are"
-        " recorded. Correct the cause and run again, or choose OnTrouble(error='null')."
+        " recorded. Correct the cause and run again (with OnTrouble(change='keep') if the function"
+        " changes), or choose OnTrouble(error='null')."
     )
     step: str
     key: str

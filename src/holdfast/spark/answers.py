@@ -38,7 +38,7 @@ class _Codec:
 def _exactly(*kinds: type) -> _To:
     def check(value: Any) -> Any:
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise TypeError(f"{value!r} is no {kinds[0].__name__}")
+            raise TypeError(f"{value!r} is no {kinds[0].__name__}, as `returns` declares")
         return value
 
     return check
