@@ -147,7 +147,7 @@ def retry(
     choice = _choice(step, key, unknown=False, parked=parked, failed=failed)
     if choice.states is None:
         if key is None:
-            what, remedy = "retry of what?", "Give --parked, --failed or --key."
+            what, remedy = "nothing says what to retry", "Give --parked, --failed or --key."
             raise UsageInvalid(what=what, remedy=remedy)
         choice = Choice(step, key, frozenset({SlotState.PARKED, SlotState.FAILED}))
     with _opened(ledger) as books:
@@ -176,7 +176,7 @@ def forget(
     from holdfast.ledger.drop import drop, sweep_blobs
 
     if key is None and step is None:
-        raise UsageInvalid(what="forget what?", remedy="Give --key or --step.")
+        raise UsageInvalid(what="nothing says what to forget", remedy="Give --key or --step.")
     choice = Choice(step, key)
     with _opened(ledger) as books:
         if not yes:

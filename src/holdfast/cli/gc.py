@@ -29,9 +29,10 @@ def gc_command(state: Path, *, dry_run: bool, as_json: bool) -> None:
         return
     for text in _lines(garbage, facts, dry_run=dry_run):
         sys.stdout.write(text + "\n")
-    again = " without --dry-run removes it" if dry_run else ""
+    is_left = dry_run and any(facts.values())
+    again = " without --dry-run removes it" if is_left else ""
     quoted = shlex.quote(str(state))
-    verb = "gc" if dry_run else "verify"
+    verb = "gc" if is_left else "verify"
     sys.stdout.write(f"next: holdfast {verb} --state {quoted}{again}\n")
 
 

@@ -133,7 +133,7 @@ def _verify_lines(found: Verification, state: Path) -> list[str]:
         verdict += f" so far; {counted(found.unfinished, 'run')} not finished"
     looked = [counted(found.runs, "run"), counted(found.chunks, "chunk")]
     looked += [counted(found.files, "file"), counted(found.orphans, "orphan")]
-    lines.append(f"{', '.join(looked)} (not counted): {verdict}")
+    lines.append(f"{', '.join(looked)}: {verdict}")
     if found.findings:
         exports_only = all("run again" in finding.what for finding in found.findings)
         cure = "the same `holdfast run` as before restores the exports"
