@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast._base.crashpoint import POINTS
-from holdfast.ledger.books import Choice, FileBooks, SlotState
+from holdfast.ledger.books import Choice, SlotState
 from holdfast.ledger.contract import Outcome, Status
-from holdfast.ledger.drop import drop
+from holdfast.ledger.file_books import FileBooks
 from holdfast.ledger.file_ledger import FileLedger
 from holdfast.testing.crash import CrashLoop, Hit, Tally
 from holdfast.testing.ledgers import bought, claim, make_slot, make_step
@@ -37,7 +37,7 @@ def retry(state: Path) -> None:
             (state / f"made{number}").touch()
     if not (state / "dropped").exists():
         books = FileBooks(url_of(state))
-        drop(books, Choice(states=BAD))
+        books.drop(Choice(states=BAD))
         books.close()
         (state / "dropped").touch()
     ask(state, dict.fromkeys(LOST, Status.BOUGHT))

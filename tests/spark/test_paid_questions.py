@@ -17,9 +17,9 @@ from tests.spark.paid_provider import Provider
 
 from holdfast import Budget, OnTrouble, Pipeline, pay_once
 from holdfast.errors import KeyInvalid, StepChanged, UsageInvalid, from_text
-from holdfast.ledger.books import Choice, SlotState, open_books
-from holdfast.ledger.drop import drop
+from holdfast.ledger.books import Choice, SlotState
 from holdfast.ledger.file_ledger import FileLedger
+from holdfast.ledger.opening import open_books
 from holdfast.spark.dry_run import dry
 from holdfast.spark.pay_once import PaidTransform
 
@@ -111,7 +111,7 @@ def test_retried_outcomes_are_asked_again_and_no_others(
     spark.range(10).transform(step).collect()
     _end_workers(url)
     books = open_books(url)
-    assert drop(books, Choice(states=frozenset({SlotState.FAILED}))) == 1
+    assert books.drop(Choice(states=frozenset({SlotState.FAILED}))) == 1
     books.close()
     provider.refuse = None
     step = ask(provider, url, trouble=OnTrouble(error="dead_letter"))

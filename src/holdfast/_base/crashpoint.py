@@ -94,6 +94,8 @@ POINTS: dict[str, str] = {
     "calls.drop.before": "Dropping outcomes is complete in memory, not committed.",
     "calls.drop.after": "The outcomes are out of the ledger, the old files are still there.",
     "calls.delete.after": "One file with dropped outcomes is removed, others remain.",
+    "calls.shared.before": "Dropping outcomes is complete on the server, not committed.",
+    "calls.shared.after": "The outcomes are out of a shared ledger, the person was not told.",
 }
 """Every crash point, with what a crash there leaves behind."""
 

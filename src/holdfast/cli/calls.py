@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from holdfast.errors import UsageInvalid
 
 if TYPE_CHECKING:
-    from holdfast.ledger.books import Choice, FileBooks, SlotView
+    from holdfast.ledger.books import Books, Choice, SlotView
 
 _LIST_MOST = 50
 """Slots that are listed for people. More scroll the counts away; JSON and export give all."""
@@ -49,8 +49,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 
 @contextmanager
-def _opened(ledger: str) -> Iterator[FileBooks]:
-    from holdfast.ledger.books import open_books, url_of
+def _opened(ledger: str) -> Iterator[Books]:
+    from holdfast.ledger.books import url_of
+    from holdfast.ledger.opening import open_books
 
     books = open_books(url_of(ledger))
     try:
@@ -87,6 +88,9 @@ def show(
 
     Example: holdfast calls show ledger --parked
     """
+    from holdfast.ledger.books import url_of
+    from holdfast.ledger.opening import is_shared
+
     choice = _choice(step, key, unknown=unknown, parked=parked, failed=failed)
     listed = choice.states is not None or key is not None
     with _opened(ledger) as books:
@@ -115,7 +119,9 @@ def show(
         sys.stdout.write(f"... and {more:,} more: --json or `holdfast calls export` has all\n")
     bad = sum(view.receipt.parked + view.receipt.failed for view in views)
     if bad:
-        sys.stdout.write(f"next: holdfast calls retry {ledger} --parked --failed\n")
+        # A URL may carry a password.
+        named = "LEDGER" if is_shared(url_of(ledger)) else ledger
+        sys.stdout.write(f"next: holdfast calls retry {named} --parked --failed\n")
 
 
 def _plain(view: SlotView) -> dict[str, Any]:
@@ -142,7 +148,6 @@ def retry(
     Bought answers are never touched. Example: holdfast calls retry ledger --parked
     """
     from holdfast.ledger.books import Choice, SlotState
-    from holdfast.ledger.drop import drop
 
     choice = _choice(step, key, unknown=False, parked=parked, failed=failed)
     if choice.states is None:
@@ -151,7 +156,7 @@ def retry(
             raise UsageInvalid(what=what, remedy=remedy)
         choice = Choice(step, key, frozenset({SlotState.PARKED, SlotState.FAILED}))
     with _opened(ledger) as books:
-        count = drop(books, choice)
+        count = books.drop(choice)
     if as_json:
         sys.stdout.write(json.dumps({"taken_back": count}) + "\n")
         return
@@ -173,7 +178,6 @@ def forget(
     Example: holdfast calls forget ledger --key doc-17 --yes
     """
     from holdfast.ledger.books import Choice
-    from holdfast.ledger.drop import drop, sweep_blobs
 
     if key is None and step is None:
         raise UsageInvalid(what="nothing says what to forget", remedy="Give --key or --step.")
@@ -183,8 +187,8 @@ def forget(
             count = sum(1 for _ in books.slots(choice))
             what = f"this would delete {count:,} recorded outcome(s), which cost money"
             raise UsageInvalid(what=what, remedy="Add --yes.")
-        count = drop(books, choice)
-        swept = sweep_blobs(books)
+        count = books.drop(choice)
+        swept = books.sweep_blobs()
     if as_json:
         sys.stdout.write(json.dumps({"deleted": count, "blobs_swept": swept}) + "\n")
         return

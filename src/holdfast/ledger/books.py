@@ -1,38 +1,20 @@
-"""A ledger read as a whole: every slot of it, and what each step has asked and spent.
+"""A ledger read as a whole: every slot of it, what each step has asked and spent, and a way out.
 
-Reading changes nothing but this: owners that died are read out first, as the next job would, so
-that a slot is said to be in doubt only if it is.
-
-While slots are listed the ledger is not compacted: readers share the lock that a compaction takes
-alone. A slot can then only gain an outcome, never move to another file.
+The contract that each kind of ledger fulfils (`file_books.py`, `postgres/books.py`), and what is
+the same for all: states, choices, ranges, views. `opening.open_books` opens them by URL.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from holdfast._base.files import FILE_MODE, os_errors
-from holdfast.errors import Damaged, UsageInvalid
-from holdfast.ledger.compact import settled_rows
-from holdfast.ledger.contract import HASH_BYTES, Outcome, Status
-from holdfast.ledger.database import Database, rows_of
-from holdfast.ledger.file_ledger import FileLedger
-from holdfast.ledger.places import ledger_path
-from holdfast.ledger.reading import whole
-from holdfast.ledger.receipt import Receipt, receipt_of
-from holdfast.ledger.segment import entry_in
-from holdfast.ledger.settled import SettledFile, entry_of
-from holdfast.ledger.slots import SlotRow, read_rows
+from holdfast.errors import UsageInvalid
+from holdfast.ledger.contract import HASH_BYTES, Outcome, Slot
+from holdfast.ledger.receipt import Receipt
 
 
 class SlotState(StrEnum):
@@ -43,9 +25,6 @@ class SlotState(StrEnum):
     FAILED = "failed"
     OPEN = "open"
     IN_DOUBT = "in doubt"
-
-
-SETTLED = {SlotState(status.value): status for status in Status if status is not Status.REUSED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,33 +90,11 @@ def ranges_of(count: int) -> list[HashRange]:
     return [HashRange(low, high) for low, high in zip(edges, [*edges[1:], None], strict=True)]
 
 
-class FileBooks:
-    """The slots and steps of a ledger in a directory."""
-
-    def __init__(self, url: str) -> None:
-        """Open a ledger that exists.
-
-        Raises:
-            UsageInvalid: there is none.
-            Damaged, StoreNewer, StorageFailed, DependencyMissing: see `holdfast.errors`.
-        """
-        self.path = ledger_path(url)
-        if not (self.path / "ledger.sqlite").exists():
-            raise UsageInvalid(what=f"there is no ledger at {url}", remedy="Name one that exists.")
-        self.ledger = FileLedger(url, create=False)
-        self.database = Database(self.path / "ledger.sqlite", create=False)
-        self.ledger.reap_all()
+class Books(Protocol):
+    """The slots and steps of a ledger that exists. Questions change nothing that is known."""
 
     def steps(self) -> list[StepView]:
         """Return every generation of every step, in order of their making."""
-        with self.database.reading() as connection:
-            rows = rows_of(connection, "SELECT id, name, generation FROM step ORDER BY id")
-        return [self._step(*row) for row in rows]
-
-    def _step(self, id_: int, name: str, generation: int) -> StepView:
-        totals = self.ledger.totals(id_)
-        receipt = receipt_of(self.ledger, id_, name)
-        return StepView(id_, name, generation, totals.calls, totals.open - totals.in_doubt, receipt)
 
     def chosen_steps(self, choice: Choice) -> dict[int, tuple[str, int]]:
         """Return id -> (name, generation) of the steps that are meant.
@@ -145,140 +102,73 @@ class FileBooks:
         Raises:
             UsageInvalid: the choice names a step that the ledger does not know.
         """
-        with self.database.reading() as connection:
-            rows = rows_of(connection, "SELECT id, name, generation FROM step ORDER BY id")
-        found = {id_: (n, g) for id_, n, g in rows if choice.step in (None, n)}
-        if choice.step is not None and not found:
-            known = ", ".join(sorted({name for _, name, _ in rows})) or "none"
-            raise UsageInvalid(
-                what=f"the ledger {self.path} has no step {choice.step}",
-                remedy=f"Its steps: {known}.",
-            )
-        return found
 
     def rows(self) -> int:
         """Return how many slots there are, about: others may be working."""
-        _, files = settled_rows(self.database)
-        with self.database.reading() as connection:
-            (unsettled,) = rows_of(connection, "SELECT count(*) FROM slot")[0]
-        return int(unsettled) + sum(file.rows for file in files)
 
     def slots(self, choice: Choice, within: HashRange = WHOLE) -> Iterator[SlotView]:
-        """Yield the slots that are meant, each once."""
-        steps = self.chosen_steps(choice)
-        with self._still():
-            for row in self.unsettled(choice, within):
-                if row.at is None:
-                    yield _open_view(row, *steps[row.slot.step])
-            for outcome in self.recorded(choice, within):
-                yield _view(outcome, *steps[outcome.slot.step])
-            for outcome in self._settled(choice, within):
-                yield _view(outcome, *steps[outcome.slot.step])
+        """Yield the slots that are meant, each once, whatever others do meanwhile.
 
-    @contextmanager
-    def _still(self) -> Iterator[None]:
-        """Keep outcomes where they are for the block."""
-        path = self.path / "compact.lock"
-        with os_errors(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-                yield
-            finally:
-                os.close(descriptor)
+        Memory is bounded by a part of them, however many there are.
+        """
 
-    def unsettled(self, choice: Choice, within: HashRange = WHOLE) -> list[SlotRow]:
-        """Return the rows of slots that are in no settled file, checked."""
-        steps = self.chosen_steps(choice)
-        with self.database.reading() as connection:
-            hashes = [h for (h,) in connection.execute("SELECT hash FROM slot") if within.holds(h)]
-            rows = read_rows(connection, hashes, self.database.label).values()
-        return [
-            row
-            for row in rows
-            if row.slot.step in steps
-            and choice.key in (None, row.slot.key)
-            and (row.at is not None or choice.takes(open_state(row)))
-        ]
+    def drop(self, choice: Choice) -> int:
+        """Take chosen outcomes and slots in doubt out, all or none. Returns how many.
 
-    def recorded(self, choice: Choice, within: HashRange = WHOLE) -> Iterator[Outcome]:
-        """Yield outcomes that stand in segments, a segment at a time."""
-        by_segment: defaultdict[int, list[SlotRow]] = defaultdict(list)
-        for row in self.unsettled(choice, within):
-            if row.at is not None:
-                by_segment[row.at.segment].append(row)
-        with self.database.reading() as connection:
-            names = dict(rows_of(connection, "SELECT id, name FROM segment"))
-        for segment, rows in by_segment.items():
-            path = self.path / "segments" / str(names.get(segment))
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError as error:
-                raise Damaged(path=str(path), what="a segment is missing") from error
-            for row in rows:
-                if row.at is not None:
-                    place = row.at.place
-                    piece = data[place.position : place.position + place.length]
-                    outcome = whole(self.path, entry_in(piece, path, place))
-                    if choice.takes(SlotState(outcome.status)):
-                        yield outcome
+        They are then as if never asked; their idempotency keys stay. What was spent stays spent. A
+        slot that is open is its owner's: it is left alone.
 
-    def _settled(self, choice: Choice, within: HashRange) -> Iterator[Outcome]:
-        _, files = settled_rows(self.database)
-        for row in files:
-            file = SettledFile(self.path / "settled" / row.name, row.layout)
-            try:
-                for number in groups_in(file, within):
-                    table = file.table(number)
-                    mask = self.mask(table, choice)
-                    for values in table.filter(mask).to_pylist():
-                        if within.holds(values["hash"]):
-                            yield whole(self.path, entry_of(values))
-            finally:
-                file.close()
+        Raises:
+            LedgerInUse: some of them cannot be taken out while a process lives (files only).
+        """
 
-    def mask(self, table: pa.Table, choice: Choice) -> pa.ChunkedArray:
-        """Return which rows of a settled table are meant."""
-        steps = pa.array(self.chosen_steps(choice), pa.int32())
-        mask = pc.is_in(table["step"], value_set=steps)
-        if choice.key is not None:
-            mask = pc.and_(mask, pc.equal(table["key"], choice.key))
-        if choice.states is not None:
-            wanted = pa.array([str(state) for state in choice.states], pa.string())
-            mask = pc.and_(mask, pc.is_in(table["status"], value_set=wanted))
-        return mask
+    def sweep_blobs(self) -> bool:
+        """Remove large answers that no outcome names. False: not while a job might write one."""
 
     def close(self) -> None:
         """Close the ledger."""
-        self.database.close()
-        self.ledger.close()
 
 
-def groups_in(file: SettledFile, within: HashRange) -> Sequence[int]:
-    """Return the row groups that can hold slots of a range."""
-    groups = file.layout.groups
-    return [
-        number
-        for number, group in enumerate(groups)
-        if (within.high is None or group.first < within.high)
-        and (number + 1 == len(groups) or groups[number + 1].first >= within.low)
-    ]
+def chosen_of(
+    choice: Choice, steps: Iterable[tuple[int, str, int]], label: str
+) -> dict[int, tuple[str, int]]:
+    """Return id -> (name, generation) of those of `steps` that are meant.
+
+    Raises:
+        UsageInvalid: the choice names none of them.
+    """
+    known = list(steps)
+    found = {
+        id_: (name, generation) for id_, name, generation in known if choice.step in (None, name)
+    }
+    if choice.step is not None and not found:
+        names = ", ".join(sorted({name for _, name, _ in known})) or "none"
+        raise UsageInvalid(
+            what=f"the ledger {label} has no step {choice.step}", remedy=f"Its steps: {names}."
+        )
+    return found
 
 
-def open_state(row: SlotRow) -> SlotState:
-    """Return the state of a slot without an outcome."""
-    return SlotState.IN_DOUBT if row.owner is None else SlotState.OPEN
+def no_ledger(place: str) -> UsageInvalid:
+    """Return the error for a place where there is no ledger."""
+    return UsageInvalid(what=f"there is no ledger at {place}", remedy="Name one that exists.")
 
 
-def _open_view(row: SlotRow, step: str, generation: int) -> SlotView:
-    slot = row.slot
+def open_view(slot: Slot, owner: int | None, attempts: int, step: str, generation: int) -> SlotView:
+    """Return how people see a slot without an outcome."""
     return SlotView(
-        step, generation, slot.key, open_state(row), None, "", row.attempts, 0, 0, False,
+        step, generation, slot.key, open_state(owner), None, "", attempts, 0, 0, False,
         slot.hash.hex(),
     )  # fmt: skip
 
 
-def _view(outcome: Outcome, step: str, generation: int) -> SlotView:
+def open_state(owner: int | None) -> SlotState:
+    """Return the state of a slot without an outcome."""
+    return SlotState.IN_DOUBT if owner is None else SlotState.OPEN
+
+
+def settled_view(outcome: Outcome, step: str, generation: int) -> SlotView:
+    """Return how people see a slot with its outcome."""
     return SlotView(
         step,
         generation,
@@ -292,11 +182,6 @@ def _view(outcome: Outcome, step: str, generation: int) -> SlotView:
         outcome.dead_letter,
         outcome.slot.hash.hex(),
     )
-
-
-def open_books(url: str) -> FileBooks:
-    """Open a ledger that exists, to read it as a whole."""
-    return FileBooks(url)
 
 
 def url_of(ledger: str) -> str:

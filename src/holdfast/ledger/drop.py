@@ -1,4 +1,4 @@
-"""Taking settled outcomes out of a ledger: `holdfast calls retry` and `holdfast calls forget`.
+"""Taking settled outcomes out of a ledger in files: `holdfast calls retry` and `forget`.
 
 A slot whose outcome was taken out was never asked: the next job asks it anew, with the same
 idempotency key. Settled files never change, so a file that holds such outcomes is written again
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
 import pyarrow as pa
@@ -24,7 +25,7 @@ from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import fresh_token
 from holdfast.errors import LedgerInUse
 from holdfast.ledger import steps
-from holdfast.ledger.books import Choice, FileBooks, SlotState
+from holdfast.ledger.books import Choice, SlotState
 from holdfast.ledger.budget import Sums
 from holdfast.ledger.columns import SCHEMA
 from holdfast.ledger.compact import (
@@ -41,6 +42,9 @@ from holdfast.ledger.layout import Layout
 from holdfast.ledger.owners import try_lock
 from holdfast.ledger.segment import read_segment
 from holdfast.ledger.settled import SettledFile, write_settled
+
+if TYPE_CHECKING:
+    from holdfast.ledger.file_books import FileBooks
 
 
 @dataclass(slots=True)

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from holdfast.ledger.contract import MICROS
 from holdfast.ledger.database import Database, rows_of
 from holdfast.ledger.places import ledger_path
+from holdfast.ledger.postgres.address import is_address
 from holdfast.ledger.rules import fingerprint_decision
+
+Registered = tuple[str, list[tuple[int, str, int, int]]]
+"""A ledger's id, and of each generation of a step, newest first: id, fingerprint, spent, bought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,27 @@ def find_step(
     Raises:
         StepChanged: the run itself would be refused.
     """
+    if is_address(url):
+        # Late: psycopg is an extra.
+        from holdfast.ledger.postgres.books import registered
+
+        found = registered(url, name)
+    else:
+        found = _registered(url, name)
+    if found is None:
+        return None
+    ledger_id, rows = found
+    for id_, recorded, spent, bought in rows:
+        mean = spent / bought / MICROS if bought and spent else None
+        if fingerprint is None or json.loads(recorded) == dict(fingerprint):
+            return FoundStep(id_, ledger_id, mean)
+        if on_change != "new":
+            fingerprint_decision(name, json.loads(recorded), fingerprint, on_change)
+            return FoundStep(id_, ledger_id, mean)
+    return None
+
+
+def _registered(url: str, name: str) -> Registered | None:
     path = ledger_path(url) / "ledger.sqlite"
     if not path.exists():
         return None
@@ -43,14 +68,6 @@ def find_step(
                 " ORDER BY generation DESC",
                 (name,),
             )
-        ledger_id = database.ledger_id
+        return database.ledger_id, rows
     finally:
         database.close()
-    for id_, recorded, spent, bought in rows:
-        mean = spent / bought / MICROS if bought and spent else None
-        if fingerprint is None or json.loads(recorded) == dict(fingerprint):
-            return FoundStep(id_, ledger_id, mean)
-        if on_change != "new":
-            fingerprint_decision(name, json.loads(recorded), fingerprint, on_change)
-            return FoundStep(id_, ledger_id, mean)
-    return None

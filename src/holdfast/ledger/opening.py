@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.ledger.books import Books
 from holdfast.ledger.contract import Ledger
+from holdfast.ledger.file_books import FileBooks
 from holdfast.ledger.file_ledger import FileLedger
 from holdfast.ledger.places import ledger_path
 from holdfast.ledger.postgres.address import address_of, is_address
@@ -37,3 +39,17 @@ def open_ledger(url: str, *, create: bool = True, expected_id: str | None = None
 
         return PostgresLedger(url, create=create, expected_id=expected_id)
     return FileLedger(url, create=create, expected_id=expected_id)
+
+
+def open_books(url: str) -> Books:
+    """Open a ledger that exists, to read it as a whole.
+
+    Raises:
+        UsageInvalid: there is none.
+        DependencyMissing, and what each kind adds.
+    """
+    if is_address(url):
+        from holdfast.ledger.postgres.books import PostgresBooks
+
+        return PostgresBooks(url)
+    return FileBooks(url)

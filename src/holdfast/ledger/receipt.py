@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.ledger.contract import MICROS, Ledger, Status
+from holdfast.ledger.contract import MICROS, Ledger, Reused, Status, Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,11 @@ class Receipt:
 
 def receipt_of(ledger: Ledger, step: int, name: str) -> Receipt:
     """Return the receipt of a step over the ledger's life."""
-    totals, reused = ledger.totals(step), ledger.reused(step)
+    return receipt_from(name, ledger.totals(step), ledger.reused(step))
+
+
+def receipt_from(name: str, totals: Totals, reused: Reused) -> Receipt:
+    """Return the receipt of a step by its counters."""
     return Receipt(
         name,
         totals.settled[Status.BOUGHT],

@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.ledger.contract import Outcome, Slot, SlotHash, Status, View, slot_hash
-from holdfast.ledger.file_ledger import FileLedger
+from holdfast.ledger.contract import Ledger, Outcome, Slot, SlotHash, Status, View, slot_hash
+from holdfast.ledger.opening import open_ledger
 from holdfast.ledger.rules import Move, Policy, next_move
 from holdfast.spark.paid_task import Identity, as_text, slots_of
 from holdfast.spark.trouble import working
@@ -127,7 +127,7 @@ def _counted(probe: Probe, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
     rows = 0
     ledger = None
     if probe.ledger is not None:
-        ledger = FileLedger(probe.ledger, create=False, expected_id=probe.ledger_id)
+        ledger = open_ledger(probe.ledger, create=False, expected_id=probe.ledger_id)
     try:
         for batch in batches:
             keys = batch.to_pylist()
@@ -144,7 +144,7 @@ def _counted(probe: Probe, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _moves(
-    probe: Probe, ledger: FileLedger | None, keys: Sequence[Mapping[str, object]]
+    probe: Probe, ledger: Ledger | None, keys: Sequence[Mapping[str, object]]
 ) -> Iterator[Move]:
     slots = [
         Slot(SlotHash(bytes(one["hash"])), probe.identity.step, str(one["key"]), bytes(inputs))  # type: ignore[call-overload]  # what Arrow gives
@@ -176,7 +176,7 @@ def _inputs_of(found: object, policy: Policy) -> Sequence[bytes]:
     return inputs[:1] if policy.input_change == "keep" else inputs
 
 
-def _look(ledger: FileLedger | None, hashes: Sequence[SlotHash]) -> View:
+def _look(ledger: Ledger | None, hashes: Sequence[SlotHash]) -> View:
     return View(0, {}, {}) if ledger is None else ledger.lookup(hashes)
 
 

@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from holdfast.errors import UsageInvalid
-from holdfast.ledger.books import Choice, HashRange, open_books, ranges_of
-from holdfast.ledger.places import ledger_path
+from holdfast.ledger.books import Choice, HashRange, ranges_of
+from holdfast.ledger.opening import check_url, open_books
 from holdfast.ledger.table import SCHEMA, record_batches
 from holdfast.spark.paid_task import as_text
 
@@ -58,7 +58,7 @@ def _ledger_of(options: Mapping[str, str]) -> str:
         raise UsageInvalid(
             what=f"format holdfast: {what}", remedy="Give option('ledger', 'file:///a/path')."
         )
-    ledger_path(options["ledger"])
+    check_url(options["ledger"])
     return options["ledger"]
 
 

@@ -6,4 +6,5 @@ schema.py      tables, made once under a lock
 watch.py       who is silent for too long, by the watcher's own clock
 slots.py       the statements
 ledger.py      the ledger
+books.py       the ledger as a whole, and what a person takes out of it
 """

@@ -3,6 +3,7 @@
 The only importer of psycopg. Invariants:
 
 * A transaction is READ COMMITTED, and durable when it is committed, whatever the server's defaults.
+* A question is one moment of the ledger and can change nothing: REPEATABLE READ, READ ONLY.
 * A transaction whose connection was lost is run again on a new one. Whether the lost one was
   committed is unknown then, so its work must bear that (`ledger.py` counts turns).
 * A client that hangs inside a transaction is thrown out by the server: it keeps nobody waiting.
@@ -64,6 +65,8 @@ _BEGIN = (
     " THEN set_config('synchronous_commit', 'on', true) END"
 )
 
+_READING = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
 
 def _is_of_the_client(error: psycopg.Error) -> bool:
     """Tell whether the server did not say it: the line broke, in one of libpq's many words.
@@ -105,7 +108,11 @@ class Server:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._was_open = False
 
-    def transact(self, work: Callable[[Sql], T]) -> T:
+    def ask(self, work: Callable[[Sql], T]) -> T:
+        """Run `work`, which only reads, on one view of the ledger. Raises as `transact` does."""
+        return self.transact(work, reading=True)
+
+    def transact(self, work: Callable[[Sql], T], *, reading: bool = False) -> T:
         """Run `work` as one transaction, and again if the connection was lost meanwhile.
 
         Raises:
@@ -121,7 +128,7 @@ class Server:
             began_s, pause_s = self._clock.monotonic_s(), _PAUSE_FIRST_S
             while True:
                 try:
-                    return self._try(work)
+                    return self._try(work, reading=reading)
                 except LedgerUnreachable:
                     waited_s = self._clock.monotonic_s() - began_s
                     if not self._was_open or waited_s > self._patience_s:
@@ -130,7 +137,7 @@ class Server:
                     raise LedgerUnreachable(ledger=self._address.label, error="it was closed here")
                 pause_s = min(2 * pause_s, _PAUSE_MOST_S)
 
-    def _try(self, work: Callable[[Sql], T]) -> T:
+    def _try(self, work: Callable[[Sql], T], *, reading: bool) -> T:
         connection = self._opened()
         try:
             with (
@@ -138,6 +145,8 @@ class Server:
                 connection.transaction(),
                 connection.cursor(binary=True) as cursor,
             ):
+                if reading:
+                    cursor.execute(_READING)
                 cursor.execute(_BEGIN, (_STATEMENT, _HANGING))
                 return work(Sql(cursor))
         except psycopg.Error as error:

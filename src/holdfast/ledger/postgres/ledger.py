@@ -53,7 +53,6 @@ from holdfast.ledger.postgres.address import address_of
 from holdfast.ledger.postgres.connection import Server, Sql
 from holdfast.ledger.postgres.schema import open_schema, read_meta
 from holdfast.ledger.postgres.watch import Watch
-from holdfast.ledger.reuse import add_reused, read_reused
 
 T = TypeVar("T")
 
@@ -134,15 +133,19 @@ class PostgresLedger:
 
     def totals(self, step: int) -> Totals:
         """Return what a step has asked and spent."""
-        return self._server.transact(lambda sql: tallies.totals(sql, step))
+        return self._server.ask(lambda sql: tallies.totals(sql, step))
 
     def count_reused(self, step: int, added: Reused) -> None:
-        """Add to what a step's recorded answers have saved, as far as this host knows."""
-        add_reused(self.rate_file(step).with_suffix(".reuse"), added)
+        """Add to how often recorded answers were given. A lost owner's task counts nothing.
+
+        A connection lost at the very COMMIT may count a task twice: it serves receipts only.
+        """
+        if not self._abandoned:
+            self._server.transact(lambda sql: tallies.add_reused(sql, step, added))
 
     def reused(self, step: int) -> Reused:
-        """Return what a step's recorded answers have saved, as far as this host knows."""
-        return read_reused(self.rate_file(step).with_suffix(".reuse"))
+        """Return how often recorded answers were given, over the ledger's life."""
+        return self._server.ask(lambda sql: tallies.reused(sql, step))
 
     def lookup(self, wanted: Sequence[SlotHash]) -> View:
         """Return what is known of slots. Every outcome returned is durable."""
@@ -171,7 +174,7 @@ class PostgresLedger:
             crashpoint("postgres.claim.before")
             return grant
 
-        grant = self._as_owner(take)
+        grant = self.as_owner(take)
         crashpoint("postgres.claim.after")
         return grant
 
@@ -189,7 +192,7 @@ class PostgresLedger:
             slots.settle(sql, self._owner, stamped)
             crashpoint("postgres.outcome.before")
 
-        self._as_owner(write)
+        self.as_owner(write)
         crashpoint("postgres.outcome.after")
 
     def _stamped(self, o: Outcome) -> Outcome:
@@ -211,10 +214,10 @@ class PostgresLedger:
             slots.release(sql, self._owner, hashes, in_doubt=in_doubt)
             crashpoint("postgres.release.before")
 
-        self._as_owner(give)
+        self.as_owner(give)
         crashpoint("postgres.release.after")
 
-    def _as_owner(self, work: Callable[[Sql], T]) -> T:
+    def as_owner(self, work: Callable[[Sql], T]) -> T:
         """Run a transaction of this owner, once, or not at all if it was replaced.
 
         A lost connection leaves open whether the last try was committed. Its owner's row says so:
@@ -309,7 +312,7 @@ class PostgresLedger:
             Fenced: it has not.
             LedgerUnreachable: nobody can tell.
         """
-        self._as_owner(lambda _: None)
+        self.as_owner(lambda _: None)
 
     def reap(self, suspected: Sequence[int]) -> bool:
         """Take the slots of owners that are dead. See the contract."""

@@ -7,17 +7,17 @@ the same moment. Tables live in the first schema of the search path.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import fresh_token
-from holdfast.errors import LedgerRefused, StoreNewer
+from holdfast.errors import LedgerRefused, StoreNewer, StoreOlder
 from holdfast.ledger.postgres.connection import Server, Sql
 
-VERSION = 1
 _LOCK = 0x484C4447
 """The number of the advisory lock; the same letters as the file ledger's application id."""
 
-_TABLES = (
+_FIRST = (
     """CREATE TABLE holdfast_ledger_meta(
       one boolean PRIMARY KEY DEFAULT true CHECK (one),
       ledger text NOT NULL, version integer NOT NULL)""",
@@ -49,6 +49,16 @@ _TABLES = (
     """CREATE INDEX holdfast_ledger_slot_dead ON holdfast_ledger_slot(step)
       WHERE dead_letter""",
 )
+_SECOND = (
+    """CREATE TABLE holdfast_ledger_reuse(
+      step integer PRIMARY KEY, answers bigint NOT NULL, saved bigint NOT NULL)""",
+    """CREATE INDEX holdfast_ledger_slot_blob ON holdfast_ledger_slot(blob)
+      WHERE blob IS NOT NULL""",
+)
+_FORMATS = (_FIRST, _SECOND)
+"""What each format added. Only the last statement of one may wait for owners at work: two locks on
+tables of theirs could be taken in another order than theirs."""
+VERSION = len(_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +80,21 @@ def read_meta(sql: Sql) -> Meta | None:
 
 
 def open_schema(server: Server, label: str, *, create: bool) -> Meta | None:
-    """Find the ledger; make it if it is missing and `create` allows.
+    """Find the ledger; if `create` allows, make it, or bring an older one up to date.
 
     Raises:
+        StoreOlder: an older Holdfast made it, and `create` does not allow to change it.
         StoreNewer: a newer Holdfast made it.
         LedgerRefused: the server would not keep what it acknowledges, or cannot hold any text.
     """
     meta = server.transact(lambda sql: _checked(sql, label))
-    if meta is None and create:
+    if create and (meta is None or meta.version < VERSION):
         meta = server.transact(_make)
         crashpoint("postgres.schema.after")
     if meta is not None and meta.version > VERSION:
         raise StoreNewer(path=label, found=meta.version, known=VERSION)
+    if meta is not None and meta.version < VERSION:
+        raise StoreOlder(path=label, found=meta.version, known=VERSION)
     return meta
 
 
@@ -101,19 +114,21 @@ def _checked(sql: Sql, label: str) -> Meta | None:
 
 
 def _make(sql: Sql) -> Meta:
-    """Make the tables, unless somebody else just did.
+    """Make the tables that are missing, unless somebody else just did.
 
-    One transaction. Crash before its end: nothing is there. Crash after: a whole, empty ledger.
+    One transaction. Crash before its end: all is as it was. Crash after: a whole ledger.
     """
     sql.one("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
     found = read_meta(sql)
-    if found is not None:
+    made = 0 if found is None else found.version
+    if found is not None and made >= VERSION:
         return found
-    for statement in _TABLES:
+    for statement in chain.from_iterable(_FORMATS[made:]):
         sql.run(statement)
-    meta = Meta(fresh_token(), VERSION)
+    meta = Meta(fresh_token() if found is None else found.ledger, VERSION)
     sql.run(
-        "INSERT INTO holdfast_ledger_meta(ledger, version) VALUES (%s, %s)",
+        "INSERT INTO holdfast_ledger_meta(ledger, version) VALUES (%s, %s)"
+        " ON CONFLICT (one) DO UPDATE SET version = excluded.version",
         (meta.ledger, meta.version),
     )
     sql.rows("SELECT 1")  # every statement above has reached the server

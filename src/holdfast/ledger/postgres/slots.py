@@ -1,7 +1,8 @@
 """Slots in PostgreSQL: the statements of lookups, claims and settlements.
 
 Format: docs/internals/ledger-postgres.md. A slot's row is open (no status, an owner), in doubt (no
-status, no owner) or recorded (a status). It is never deleted, except by a release before its call.
+status, no owner) or recorded (a status). It is never deleted, except by a release before its call
+and by a person (`books.py`).
 
 Locks are taken in one order: the owner's row, the step's (with a budget only), slots in doubt by
 hash, new slots by hash, tallies by step. An owner's open slots are locked by nobody else. So two
@@ -13,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast._base.invariant import invariant
@@ -96,11 +97,23 @@ def read(sql: Sql, hashes: Sequence[SlotHash], label: str) -> View:
     """Return what is known of slots, every outcome checked."""
     open_: dict[SlotHash, OpenSlot] = {}
     outcomes: dict[SlotHash, Outcome] = {}
+    for slot, known in read_rows(sql, hashes, label):
+        if isinstance(known, Outcome):
+            outcomes[slot.hash] = known
+        else:
+            open_[slot.hash] = known
+    return View(GENERATION, outcomes, open_)
+
+
+def read_rows(
+    sql: Sql, hashes: Sequence[SlotHash], label: str
+) -> Iterator[tuple[Slot, OpenSlot | Outcome]]:
+    """Yield the slots that have a row, with what is known of them, every outcome checked."""
     for row in sql.rows(_READ, (list(hashes),)):
         (hash_, step, key, inputs, owner, attempts, status, answer, blob, *rest) = row
         slot = Slot(SlotHash(bytes(hash_)), step, from_text(key), bytes(inputs))
         if status is None:
-            open_[slot.hash] = OpenSlot(owner, attempts, slot.inputs)
+            yield slot, OpenSlot(owner, attempts, slot.inputs)
             continue
         (reason, cost, recorded_ms, dead_letter, crc, data) = rest
         whole = data if blob is not None else answer
@@ -111,8 +124,7 @@ def read(sql: Sql, hashes: Sequence[SlotHash], label: str) -> View:
             raise Damaged(path=label, what=f"the recorded answer of slot {hash_.hex()} is altered")
         if blob is not None and hashlib.sha256(data).digest() != blob:
             raise Damaged(path=label, what=f"the large answer of slot {hash_.hex()} is altered")
-        outcomes[slot.hash] = outcome
-    return View(GENERATION, outcomes, open_)
+        yield slot, outcome
 
 
 def claim(sql: Sql, owner: int, claims: Sequence[Claim], limit: Limit) -> Grant:

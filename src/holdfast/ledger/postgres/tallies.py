@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast._base.invariant import invariant
 from holdfast.ledger.budget import Room, Sums
-from holdfast.ledger.contract import Limit, Status, Step, Totals
+from holdfast.ledger.contract import Limit, Reused, Status, Step, Totals
 from holdfast.ledger.postgres.connection import Sql
 from holdfast.ledger.rules import fingerprint_decision
 
@@ -118,6 +118,21 @@ def totals(sql: Sql, step: int) -> Totals:
     settled = {Status.BOUGHT: bought, Status.PARKED: parked, Status.FAILED: failed}
     open_, in_doubt = counts or (0, 0)
     return Totals(calls, spent, reserved, dearest, settled, open_, in_doubt)
+
+
+def add_reused(sql: Sql, step: int, added: Reused) -> None:
+    """Count answers that were given again. No part of the tallies: no decision depends on it."""
+    sql.run(
+        "INSERT INTO holdfast_ledger_reuse AS r VALUES (%s, %s, %s) ON CONFLICT (step) DO UPDATE"
+        " SET answers = r.answers + excluded.answers, saved = r.saved + excluded.saved",
+        (step, added.answers, added.saved_micros),
+    )
+
+
+def reused(sql: Sql, step: int) -> Reused:
+    """Return how often recorded answers were given again."""
+    row = sql.one("SELECT answers, saved FROM holdfast_ledger_reuse WHERE step = %s", (step,))
+    return Reused(*(row or ()))
 
 
 def dead_letters(sql: Sql, step: int) -> list[tuple[str, str, int]]:
