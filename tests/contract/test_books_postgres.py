@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import psycopg
 import pytest
@@ -12,7 +12,7 @@ from tests.tcp_proxy import Lose, Proxy
 
 from holdfast.errors import Damaged, LedgerRefused, StorageFailed, StoreOlder
 from holdfast.ledger.books import Choice, SlotState
-from holdfast.ledger.contract import Ledger, Limit, Outcome, Slot, Status
+from holdfast.ledger.contract import Ledger, Limit, Outcome, Slot, SlotHash, Status
 from holdfast.ledger.postgres import books as shared_books
 from holdfast.ledger.postgres import slots as shared_slots
 from holdfast.ledger.postgres.books import PostgresBooks, cut
@@ -79,7 +79,7 @@ def test_pages_hold_each_slot_once_and_few_bytes(
     claim(ledger, slots)
     ledger.settle([bought(slot, b"x" * (n * 2)) for n, slot in enumerate(slots[:45])])
     held: list[int] = []
-    read_rows = shared_books.read_rows
+    read_rows = shared_slots.read_rows
 
     def weighed(*asked: object) -> list[tuple[Slot, Outcome]]:
         rows = list(read_rows(*asked))  # type: ignore[arg-type]  # handed on as it came
@@ -186,8 +186,8 @@ def test_a_claim_that_meets_a_drop_gets_the_slot_anew(
     slot = make_slot(make_step(former), "a")
     claim(former, [slot])
     former.close()
-    granted: list[dict[object, int]] = []
-    asking = threading.Thread(target=lambda: granted.append(dict(claim(owner, [slot]).attempts)))
+    granted: list[Mapping[SlotHash, int]] = []
+    asking = threading.Thread(target=lambda: granted.append(claim(owner, [slot]).attempts))
     counting = shared_books._count
 
     def slowly(*values: object) -> None:

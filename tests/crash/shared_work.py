@@ -38,7 +38,7 @@ def url_of(state: Path) -> str:
     return _servers[0].url(f"c_{hashlib.sha256(str(state).encode()).hexdigest()[:16]}")
 
 
-def _make_schema(state: Path) -> None:
+def make_schema(state: Path) -> None:
     schema = url_of(state).rpartition("%3D")[2]
     with psycopg.connect(_servers[0].url(), autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
@@ -93,7 +93,7 @@ def run(state: Path, keys: list[str], on_error: OnError) -> None:
 def whole(state: Path) -> None:
     """A corpse; a refused row that is released, then kept as a dead letter; a large answer."""
     state.mkdir(exist_ok=True)
-    _make_schema(state)
+    make_schema(state)
     leave_a_corpse(state)
     run(state, ["a", "bad"], "raise")
     run(state, ["b", "a", LARGE, "bad"], "dead_letter")

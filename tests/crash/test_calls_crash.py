@@ -9,18 +9,24 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.crash.shared_work import make_schema, use_server
+from tests.crash.shared_work import url_of as shared_url_of
+from tests.postgres_server import PostgresServer
 
 from holdfast._base.crashpoint import POINTS
 from holdfast.ledger.books import Choice, SlotState
 from holdfast.ledger.contract import Outcome, Status
 from holdfast.ledger.file_books import FileBooks
 from holdfast.ledger.file_ledger import FileLedger
+from holdfast.ledger.postgres.books import PostgresBooks
+from holdfast.ledger.postgres.ledger import PostgresLedger
 from holdfast.testing.crash import CrashLoop, Hit, Tally
 from holdfast.testing.ledgers import bought, claim, make_slot, make_step
 
 BAD = frozenset({SlotState.PARKED, SlotState.FAILED})
 ROUNDS = ({"a": Status.BOUGHT, "p": Status.PARKED}, {"b": Status.BOUGHT, "f": Status.FAILED})
 LOST = {"p", "f"}
+SHARED = {name for name in POINTS if name.startswith("calls.shared.")}
 pa.array([""])  # loads pandas if it is there: once here, not in each child
 
 
@@ -105,7 +111,7 @@ def after_recovery(state: Path) -> None:
 @pytest.mark.slow
 def test_crash_while_outcomes_are_dropped(tallies: defaultdict[str, Tally]) -> None:
     loop = CrashLoop(retry, settle=right_after, final=after_recovery)
-    ours = [name for name in POINTS if name.startswith("calls.")]
+    ours = [name for name in POINTS if name.startswith("calls.") and name not in SHARED]
     passes = loop.passes()
     assert [name for name in ours if passes[name]] == ours
     for name in ours:
@@ -115,3 +121,65 @@ def test_crash_while_outcomes_are_dropped(tallies: defaultdict[str, Tally]) -> N
     assert not loop.tally.problems, "\n".join(loop.tally.problems)
     assert loop.tally.points >= set(ours)
     assert loop.tally.pairs >= 8
+
+
+def retry_shared(state: Path) -> None:
+    """The same in PostgreSQL, where nothing is compacted."""
+    state.mkdir(exist_ok=True)
+    make_schema(state)
+    if not (state / "made").exists():
+        buy_shared(state, {key: status for keys in ROUNDS for key, status in keys.items()})
+        (state / "made").touch()
+    if not (state / "dropped").exists():
+        books = PostgresBooks(shared_url_of(state))
+        books.drop(Choice(states=BAD))
+        books.close()
+        (state / "dropped").touch()
+    buy_shared(state, dict.fromkeys(LOST, Status.BOUGHT))
+
+
+def buy_shared(state: Path, statuses: dict[str, Status]) -> None:
+    ledger = PostgresLedger(shared_url_of(state))
+    step = make_step(ledger)
+    slots = {key: make_slot(step, key) for key in statuses}
+    granted = claim(ledger, list(slots.values())).attempts
+    asked = {key: slot for key, slot in slots.items() if slot.hash in granted}
+    if asked:
+        ledger.settle([Outcome(slot, statuses[key], b"answer") for key, slot in asked.items()])
+    ledger.close()
+
+
+def right_after_shared(state: Path) -> None:
+    if not (state / "made").exists():
+        return
+    books = PostgresBooks(shared_url_of(state))
+    slots = {view.key: view.state for view in books.slots(Choice())}
+    (step,) = books.steps()
+    books.close()
+    assert [slots.get(key) for key in "ab"] == [SlotState.BOUGHT] * 2, f"lost: {slots}"
+    bad = {key for key in LOST if slots.get(key) in BAD}
+    assert bad in (set(), LOST), f"wrong: half of them were dropped: {slots}"
+    assert not (bad and (state / "dropped").exists()), f"wrong: dropped ones are back: {slots}"
+    counted = step.receipt.parked + step.receipt.failed
+    assert counted == len(bad), f"wrong: counters and slots differ: {step} {slots}"
+
+
+def after_recovery_shared(state: Path) -> None:
+    right_after_shared(state)
+    books = PostgresBooks(shared_url_of(state))
+    (step,) = books.steps()
+    books.close()
+    assert (step.receipt.bought, step.open, step.receipt.in_doubt) == (4, 0, 0), f"wrong: {step}"
+
+
+@pytest.mark.slow
+def test_crash_while_outcomes_are_dropped_from_a_shared_ledger(
+    postgres: PostgresServer, tallies: defaultdict[str, Tally]
+) -> None:
+    use_server(postgres)
+    loop = CrashLoop(retry_shared, settle=right_after_shared, final=after_recovery_shared)
+    for _ in loop.singles(keep=lambda hit: hit.name in SHARED):
+        pass
+    tallies["calls"].add(loop.tally)
+    assert not loop.tally.problems, "\n".join(loop.tally.problems)
+    assert loop.tally.points >= SHARED
