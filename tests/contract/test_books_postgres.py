@@ -119,6 +119,27 @@ def test_a_slow_reader_holds_nothing_and_outlives_a_lost_line(
     proxy.close()
 
 
+def test_a_page_is_of_one_moment(
+    url: str, opened: Callable[[str], PostgresBooks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot is chosen as in doubt, and claimed before it is read whole: it is not open then."""
+    former, owner = PostgresLedger(url), PostgresLedger(url)
+    slot = make_slot(make_step(former), "a")
+    claim(former, [slot])
+    former.close()
+
+    def claimed_meanwhile(
+        rows: list[tuple[bytes, bool, int]],
+    ) -> tuple[list[SlotHash], bytes | None]:
+        assert claim(owner, [slot]).attempts == {slot.hash: 2}
+        return cut(rows)
+
+    monkeypatch.setattr(shared_books, "cut", claimed_meanwhile)
+    views = opened(url).slots(Choice(states=frozenset({SlotState.IN_DOUBT})))
+    assert [view.state for view in views] == [SlotState.IN_DOUBT]
+    owner.close()
+
+
 @pytest.mark.parametrize("lose", ["request", "answer"])
 def test_a_lost_commit_drops_once_and_says_how_many(
     postgres: PostgresServer, url: str, opened: Callable[[str], PostgresBooks], lose: Lose

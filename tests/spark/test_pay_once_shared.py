@@ -15,9 +15,12 @@ from tests.postgres_server import PASSWORD, PostgresServer
 from tests.spark import paid_provider
 from tests.spark.paid_provider import Provider
 
-from holdfast import Limits, pay_once
+from holdfast import Budget, Limits, OnTrouble, pay_once
 from holdfast.errors import LedgerMismatch, LedgerRefused, from_text
+from holdfast.ledger.books import Choice, SlotState
+from holdfast.ledger.opening import open_books
 from holdfast.ledger.postgres.ledger import PostgresLedger
+from holdfast.spark.pay_once import PaidTransform
 
 cloudpickle.register_pickle_by_value(paid_provider)  # type: ignore[no-untyped-call] # PySpark types none of it
 ROWS = 60
@@ -52,6 +55,51 @@ def test_two_jobs_at_once_share_slots(
     totals = ledger.totals(ledger.step("ask", {}, on_change="keep").id)
     assert (totals.calls, totals.open) == (ROWS, 0)
     ledger.close()
+
+
+def test_questions_to_a_shared_ledger(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """Dry run, receipt, table, and a retry while the workers that wrote the outcomes live."""
+    url = postgres.new_url()
+    provider = Provider(tmp_path / "calls.log", refuse=3)
+
+    def made() -> PaidTransform:
+        return pay_once(
+            provider,
+            name="ask",
+            key="id",
+            returns="answer string",
+            ledger=url,
+            version="1",
+            budget=Budget(cost=0.5),
+            trouble=OnTrouble(error="dead_letter"),
+        )
+
+    step, rows = made(), spark.range(10).repartition(2)
+    found = step.dry_run(rows)
+    assert (found.recorded, found.to_buy, found.about_usd) == (0, 10, 5.0)
+    with psycopg.connect(url) as connection:
+        there = connection.execute("SELECT to_regclass('holdfast_ledger_meta')").fetchone()
+    assert there == (None,), "a dry run makes no ledger"
+    rows.transform(step).collect()
+    rows.transform(step).collect()
+    found = step.dry_run(rows)
+    assert (found.recorded, found.to_buy) == (10, 0)
+    receipt = made().receipt()
+    assert (receipt.bought, receipt.failed, receipt.reused) == (9, 1, 9)
+    table = spark.read.format("holdfast").option("ledger", url).load()
+    assert {(row["key"], row["state"]) for row in table.collect()} == {
+        (str(n), "failed" if n == 3 else "bought") for n in range(10)
+    }
+    assert PASSWORD not in table._jdf.queryExecution().toString()
+    books = open_books(url)
+    assert books.drop(Choice(states=frozenset({SlotState.FAILED}))) == 1
+    books.close()
+    provider.refuse = None
+    answers = {row["id"]: row["answer"] for row in rows.transform(made()).collect()}
+    assert answers == {n: f"answer {n}" for n in range(10)}
+    assert provider.calls() == Counter([*(str(n) for n in range(10)), "3"])
 
 
 @pytest.mark.slow
