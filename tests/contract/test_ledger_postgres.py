@@ -398,10 +398,10 @@ def test_a_process_has_two_connections(
 def test_a_newer_schema_is_refused(opened: Callable[..., PostgresLedger], url: str) -> None:
     opened()
     with psycopg.connect(url, autocommit=True) as other:
-        other.execute("UPDATE holdfast_ledger_meta SET version = 2")
+        other.execute("UPDATE holdfast_ledger_meta SET version = 3")
     with pytest.raises(StoreNewer) as caught:
         opened()
-    assert (caught.value.found, caught.value.known) == (2, 1)
+    assert (caught.value.found, caught.value.known) == (3, 2)
     assert PASSWORD not in all_text(caught.value)
 
 
