@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -312,7 +313,8 @@ class LoopRunner:
 
     def stop(self) -> None:
         """Make no further attempt; the loop ends when nothing is on its way."""
-        self._loop.call_soon_threadsafe(self._stop)
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
         self._stopped = True
