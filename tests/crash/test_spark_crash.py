@@ -37,6 +37,7 @@ POINTS = {
         "engine.commit.after:1",
         "engine.sync.after:2",
         "store.transaction.before:9",
+        "engine.series.after:1",
         "delivery.export.written:1",
         "delivery.done.before:1",
     ],
