@@ -1,0 +1,208 @@
+"""What a journal says: its records, one by one, turned into what stands. No input or output.
+
+Per client: the state, which chunks are counted in it, the chunks that came but are not counted
+(in order), those that wait in the buffer, ENDs, and what was sent. A finished client leaves its
+name only, so that a late copy of one of its messages cannot revive it.
+
+Formats: docs/internals/worker-journal.md#records.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast._base.frames import HEADER_BYTES
+from holdfast._base.intervals import Intervals
+from holdfast.errors import Damaged
+from holdfast.worker.journal import Record
+from holdfast.worker.messages import Chunk, ChunkId, End, decode_body, encode_body
+
+KIND_DATA, KIND_STATE, KIND_SEND, KIND_BUFFER, KIND_CLEAR = 1, 2, 3, 4, 5
+_HEAD = struct.Struct("<I")
+
+Source = tuple[str, str]
+"""A table type and a sender."""
+Covers = Mapping[Source, Intervals]
+"""Ordinals per source."""
+
+
+@dataclass(slots=True)
+class ClientBooks:
+    """What stands for one client."""
+
+    state: bytes | None = None
+    last: ChunkId | None = None
+    counted: dict[Source, Intervals] = field(default_factory=dict)
+    came: dict[ChunkId, Chunk] = field(default_factory=dict)
+    buffered: dict[ChunkId, Chunk] = field(default_factory=dict)
+    ends: dict[Source, int] = field(default_factory=dict)
+    sent: dict[str, None] = field(default_factory=dict)
+    live_bytes: int = 0
+
+    def knows(self, chunk_id: ChunkId) -> bool:
+        """Tell whether a chunk came here before, counted or not."""
+        return chunk_id in self.came or chunk_id in self.buffered or self.has_counted(chunk_id)
+
+    def has_counted(self, chunk_id: ChunkId) -> bool:
+        """Tell whether a chunk is counted."""
+        source = (chunk_id.table_type, chunk_id.sender)
+        return chunk_id.ordinal in self.counted.get(source, Intervals())
+
+    def ordinals(self, source: Source) -> Intervals:
+        """Return which chunks of a source came here, counted or not."""
+        waiting = (
+            (chunk.ordinal, chunk.ordinal)
+            for chunk in (*self.came.values(), *self.buffered.values())
+            if (chunk.table_type, chunk.sender) == source
+        )
+        return Intervals.merged([*self.counted.get(source, Intervals()).ranges, *waiting])
+
+
+def covers_of(ids: Iterable[ChunkId]) -> Covers:
+    """Return chunks as ordinals per source."""
+    ordinals: dict[Source, list[int]] = {}
+    for one in ids:
+        ordinals.setdefault((one.table_type, one.sender), []).append(one.ordinal)
+    return {source: Intervals.of(numbers) for source, numbers in ordinals.items()}
+
+
+def message_record(kind: int, message: Chunk | End) -> Record:
+    """Return a DATA or a BUFFER record: the message that came."""
+    message_kind, body = encode_body(message)
+    return kind, bytes([message_kind]) + body
+
+
+def state_record(last: ChunkId, covers: Covers, state: bytes) -> Record:
+    """Return a STATE record: the state, and which chunks it counts for the first time."""
+    head = _json({"client": last.client, "last": last[1:], "covers": _listed(covers)})
+    return KIND_STATE, _HEAD.pack(len(head)) + head + state
+
+
+def send_record(client: str, message_id: str) -> Record:
+    """Return a SEND record: this went out."""
+    return KIND_SEND, _json({"client": client, "message_id": message_id})
+
+
+def clear_record(client: str, covers: Covers, *, finished: bool) -> Record:
+    """Return a CLEAR record: these chunks are counted without a state; or all is finished."""
+    fields = {"client": client, "covers": _listed(covers), "finished": finished}
+    return KIND_CLEAR, _json(fields)
+
+
+def _listed(covers: Covers) -> list[Any]:
+    return [[*source, found.ranges] for source, found in sorted(covers.items())]
+
+
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+class Books:
+    """All clients of one worker. `live_bytes` is what a journal needs that says only what stands.
+
+    It leaves out the few bytes of counted ranges.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.clients: dict[str, ClientBooks] = {}
+        self.finished: dict[str, None] = {}
+        self.live_bytes = 0
+
+    def of(self, client: str) -> ClientBooks:
+        """Return what stands for a client; empty for one not heard of, which is not noted."""
+        return self.clients.get(client) or ClientBooks()
+
+    def apply(self, record: Record) -> None:
+        """Take one record in.
+
+        Raises:
+            Damaged: it is of no known kind.
+        """
+        kind, payload = record
+        size = HEADER_BYTES + len(payload)
+        if kind in (KIND_DATA, KIND_BUFFER):
+            self._take_message(kind, payload, size)
+        elif kind == KIND_STATE:
+            self._take_state(payload)
+        elif kind == KIND_SEND:
+            fields = json.loads(payload)
+            books = self._client(fields["client"])
+            books.sent[fields["message_id"]] = None
+            self._grow(books, size)
+        elif kind == KIND_CLEAR:
+            fields = json.loads(payload)
+            self._count(self._client(fields["client"]), fields["client"], fields["covers"])
+            if fields["finished"]:
+                self.live_bytes += size - self.clients.pop(fields["client"]).live_bytes
+                self.finished[fields["client"]] = None
+        else:
+            raise Damaged(path=self._path, what=f"it holds a record of unknown kind {kind}")
+
+    def _client(self, name: str) -> ClientBooks:
+        books = self.clients.get(name)
+        if books is None:
+            books = self.clients[name] = ClientBooks()
+        return books
+
+    def _grow(self, books: ClientBooks, size: int) -> None:
+        books.live_bytes += size
+        self.live_bytes += size
+
+    def _take_message(self, kind: int, payload: bytes, size: int) -> None:
+        message = decode_body(payload[0], payload[1:], path=self._path)
+        books = self._client(message.client)
+        self._grow(books, size)
+        if isinstance(message, Chunk):
+            (books.came if kind == KIND_DATA else books.buffered)[message.id] = message
+        elif isinstance(message, End):
+            books.ends[message.table_type, message.sender] = message.total_chunks
+        else:
+            raise Damaged(path=self._path, what="it holds a query END, which no worker keeps")
+
+    def _take_state(self, payload: bytes) -> None:
+        (head_size,) = _HEAD.unpack_from(payload)
+        head = json.loads(payload[_HEAD.size : _HEAD.size + head_size])
+        state = payload[_HEAD.size + head_size :]
+        books = self._client(head["client"])
+        self._grow(books, len(state) - len(books.state or b""))
+        books.state, books.last = state, ChunkId(head["client"], *head["last"])
+        self._count(books, head["client"], head["covers"])
+
+    def _count(self, books: ClientBooks, client: str, covers: list[Any]) -> None:
+        for table_type, sender, ranges in covers:
+            before = books.counted.get((table_type, sender), Intervals()).ranges
+            added = [(low, high) for low, high in ranges]
+            books.counted[table_type, sender] = Intervals.merged([*before, *added])
+            if not (books.came or books.buffered):
+                continue
+            for ordinal in (number for low, high in added for number in range(low, high + 1)):
+                self._drop(books, ChunkId(client, table_type, sender, ordinal))
+
+    def _drop(self, books: ClientBooks, chunk_id: ChunkId) -> None:
+        for held in (books.came, books.buffered):
+            if (chunk := held.pop(chunk_id, None)) is not None:
+                _, payload = message_record(KIND_DATA, chunk)
+                self._grow(books, -HEADER_BYTES - len(payload))
+
+    def records(self) -> Iterator[Record]:
+        """Yield the fewest records that say what stands."""
+        for client in self.finished:
+            yield clear_record(client, {}, finished=True)
+        for client, books in self.clients.items():
+            if books.state is not None and books.last is not None:
+                yield state_record(books.last, books.counted, books.state)
+            elif books.counted:
+                yield clear_record(client, books.counted, finished=False)
+            for (table_type, sender), total in books.ends.items():
+                yield message_record(KIND_DATA, End(client, table_type, total, sender))
+            for chunk in books.came.values():
+                yield message_record(KIND_DATA, chunk)
+            for chunk in books.buffered.values():
+                yield message_record(KIND_BUFFER, chunk)
+            for message_id in books.sent:
+                yield send_record(client, message_id)

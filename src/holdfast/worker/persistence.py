@@ -1,0 +1,275 @@
+"""The durable side of a worker: three commits, one journal, so no two files must change together.
+
+* The data commit ("this message came to me") precedes the ack to whoever sent it.
+* The state commit ("my state changed, and why") drops exactly the chunks that it covers.
+* The send commit ("this went out") keeps a result from being sent once more after a restart.
+
+Each is durable when its method returns. Processed chunks are kept as ranges of ordinals per
+sender; a sender numbers its chunks 1, 2, 3, ... so that there is nearly always one range.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol, Self, TypeVar
+
+from holdfast._base.intervals import Intervals
+from holdfast.errors import ChunkConflict, EndConflict, UsageInvalid
+from holdfast.worker.books import (
+    KIND_BUFFER,
+    KIND_DATA,
+    Books,
+    ClientBooks,
+    Source,
+    clear_record,
+    covers_of,
+    message_record,
+    send_record,
+    state_record,
+)
+from holdfast.worker.journal import Journal, Record
+from holdfast.worker.messages import Chunk, ChunkId, End
+
+COMMIT_INTERVAL = 10
+"""Chunks per state commit. Fewer: the state is written more often. More: more chunks are applied
+again after a crash."""
+COMPACT_BYTES_MIN = 1 << 16
+"""64 KiB: below it a journal is read in no time, and rewriting it would cost more than it gives."""
+
+
+class WorkingState(Protocol):
+    """What a worker knows about one client. Its bytes follow a schema: JSON, struct, Arrow."""
+
+    def to_bytes(self) -> bytes:
+        """Return the state as bytes. Equal states give equal bytes."""
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return the state that `to_bytes` gave."""
+
+
+S = TypeVar("S", bound=WorkingState)
+
+
+class PersistenceService:
+    """What one worker must not forget, for all its clients, in one directory."""
+
+    def __init__(
+        self, directory: Path | str, worker: str, *, commit_interval: int = COMMIT_INTERVAL
+    ) -> None:
+        if commit_interval < 1:
+            what = f"commit_interval is {commit_interval}"
+            raise UsageInvalid(what=what, remedy="Give 1 or more chunks.")
+        self._interval = commit_interval
+        self._journal = Journal(Path(directory), worker)
+        self._books = Books(str(self._journal.path))
+        for record in self._journal.records():
+            self._books.apply(record)
+
+    def close(self) -> None:
+        """Let go of the journal. May never be called: nothing durable depends on it."""
+        self._journal.close()
+
+    def _commit(self, record: Record) -> None:
+        """Make a record durable, take it in, and rewrite the journal if most of it is dead.
+
+        The books follow the journal, never the other way round: what they say is durable.
+        """
+        self._journal.append(*record)
+        self._books.apply(record)
+        size, live = self._journal.size, self._books.live_bytes
+        if size > COMPACT_BYTES_MIN and size - live > live:
+            self._journal.rewrite(self._books.records())
+
+    # What came
+
+    def commit_processing_chunk(self, chunk: Chunk) -> None:
+        """Commit that a chunk came and is to be applied now. A known one: no effect.
+
+        Raises:
+            ChunkConflict: its sender announced fewer chunks.
+        """
+        self._take_chunk(KIND_DATA, chunk)
+
+    def append_chunk_to_buffer(self, chunk: Chunk) -> None:
+        """Commit that a chunk came and is to be applied later. A known one: no effect.
+
+        Raises:
+            ChunkConflict: its sender announced fewer chunks.
+        """
+        self._take_chunk(KIND_BUFFER, chunk)
+
+    def _take_chunk(self, kind: int, chunk: Chunk) -> None:
+        books = self._open_books(chunk.client)
+        if books is None or books.knows(chunk.id):
+            return
+        total = books.ends.get((chunk.table_type, chunk.sender))
+        if total is not None and chunk.ordinal > total:
+            raise ChunkConflict(
+                table=chunk.table_type,
+                sender=chunk.sender,
+                ordinal=chunk.ordinal,
+                what="it is beyond what its sender announced",
+                stored=str(total),
+                sent=str(chunk.ordinal),
+            )
+        self._commit(message_record(kind, chunk))
+
+    def commit_end(self, end: End) -> None:
+        """Commit that a sender's END came. The same again: no effect.
+
+        Raises:
+            EndConflict: it contradicts another END, or a chunk that came.
+        """
+        books = self._open_books(end.client)
+        if books is None:
+            return
+        source = (end.table_type, end.sender)
+        known, what = books.ends.get(source), "another count came before"
+        if known == end.total_chunks:
+            return
+        beyond = books.ordinals(source).minus(Intervals.first(end.total_chunks))
+        if known is None and beyond:
+            known, what = beyond.ranges[-1][1], "a chunk beyond it came before"
+        if known is not None:
+            raise EndConflict(
+                table=end.table_type,
+                sender=end.sender,
+                what=what,
+                known=known,
+                sent=end.total_chunks,
+            )
+        self._commit(message_record(KIND_DATA, end))
+
+    def recover_last_processing_chunk(self, client_id: str) -> Chunk | None:
+        """Return the newest chunk that came and is not counted."""
+        return next(reversed(self._books.of(client_id).came.values()), None)
+
+    def recover_processing_chunks(self, client_id: str) -> list[Chunk]:
+        """Return every chunk that came and is not counted, in the order they came."""
+        return list(self._books.of(client_id).came.values())
+
+    def recover_buffered_chunks(self, client_id: str) -> list[Chunk]:
+        """Return the chunks that wait in the buffer, in the order they came."""
+        return list(self._books.of(client_id).buffered.values())
+
+    def announced(self, client_id: str) -> dict[Source, int]:
+        """Return the totals of the ENDs that came, by table type and sender."""
+        return dict(self._books.of(client_id).ends)
+
+    def is_complete(self, client_id: str, source: Source) -> bool:
+        """Tell whether the chunks that came *equal* those that the source's END announced."""
+        books = self._books.of(client_id)
+        total = books.ends.get(source)
+        return total is not None and books.ordinals(source) == Intervals.first(total)
+
+    # What was done with it
+
+    def commit_working_state(self, state: WorkingState, last_processed_id: ChunkId) -> None:
+        """Commit a client's state, with the chunks in it, and drop those.
+
+        It covers the chunks that came before `last_processed_id`, and that one. If that one waited
+        in the buffer: all that came to be applied at once, and the buffer up to that one.
+
+        Raises:
+            UsageInvalid: that chunk did not come, or is counted already.
+        """
+        books = self._books.of(last_processed_id.client)
+        came, buffered = list(books.came), list(books.buffered)
+        if last_processed_id in books.came:
+            ids = came[: came.index(last_processed_id) + 1]
+        elif last_processed_id in books.buffered:
+            ids = came + buffered[: buffered.index(last_processed_id) + 1]
+        else:
+            what = f"{last_processed_id} did not come, or is counted already"
+            raise UsageInvalid(what=what, remedy="Commit the chunk before the state.")
+        self._commit(state_record(last_processed_id, covers_of(ids), state.to_bytes()))
+
+    def recover_working_state(self, client_id: str, kind: type[S]) -> S | None:
+        """Return the last committed state of a client, or None."""
+        data = self._books.of(client_id).state
+        return None if data is None else kind.from_bytes(data)
+
+    def should_commit_state(self, client_id: str) -> bool:
+        """Tell whether `commit_interval` chunks wait for a state commit."""
+        return len(self._books.of(client_id).came) >= self._interval
+
+    def process_has_been_counted(self, chunk_id: ChunkId) -> bool:
+        """Tell whether a chunk is in the committed state, or cleared. It must not be applied."""
+        if chunk_id.client in self._books.finished:
+            return True
+        return self._books.of(chunk_id.client).has_counted(chunk_id)
+
+    def chunk_has_come(self, chunk_id: ChunkId) -> bool:
+        """Tell whether a chunk is committed here, counted or not. It is only to be acked."""
+        if chunk_id.client in self._books.finished:
+            return True
+        return self._books.of(chunk_id.client).knows(chunk_id)
+
+    def clear_processing_commit(self, *chunk_ids: ChunkId) -> None:
+        """Count chunks whose effect needs no state, all of one client, and drop them."""
+        for client in {one.client for one in chunk_ids}:
+            mine = [one for one in chunk_ids if one.client == client]
+            self._commit(clear_record(client, covers_of(mine), finished=False))
+
+    # What went out
+
+    def commit_send_ack(self, client_id: str, message_id: str) -> None:
+        """Commit that a message went out. It is kept until the client is finished."""
+        if self._open_books(client_id) is not None:
+            self._commit(send_record(client_id, message_id))
+
+    def send_has_been_acknowledged(self, client_id: str, message_id: str) -> bool:
+        """Tell whether a message went out."""
+        return client_id in self._books.finished or message_id in self._books.of(client_id).sent
+
+    # Clients
+
+    def clients(self) -> list[str]:
+        """Return the clients that are not finished."""
+        return list(self._books.clients)
+
+    def finish(self, client_id: str) -> None:
+        """Delete all of a client but its name: late copies of its messages change nothing."""
+        if client_id not in self._books.finished:
+            self._commit(clear_record(client_id, {}, finished=True))
+
+    def _open_books(self, client_id: str) -> ClientBooks | None:
+        """Return what stands for a client; None if it is finished."""
+        return None if client_id in self._books.finished else self._books.of(client_id)
+
+
+class ChunkBuffer:
+    """Chunks of one client that wait: durable, in order."""
+
+    def __init__(self, persistence: PersistenceService, client_id: str) -> None:
+        self._persistence, self._client_id = persistence, client_id
+        self._read: list[ChunkId] = []
+
+    def append_chunk(self, chunk: Chunk) -> None:
+        """Commit that a chunk came and waits here."""
+        if chunk.client != self._client_id:
+            what = f"a chunk of client {chunk.client} in the buffer of {self._client_id}"
+            raise UsageInvalid(what=what, remedy="Use one buffer per client.")
+        self._persistence.append_chunk_to_buffer(chunk)
+
+    def read_all_chunks(self) -> list[Chunk]:
+        """Return what waits, in the order it came."""
+        chunks = self._persistence.recover_buffered_chunks(self._client_id)
+        self._read = [chunk.id for chunk in chunks]
+        return chunks
+
+    def clear(self) -> None:
+        """Count and drop what `read_all_chunks` returned last; what came since stays."""
+        if self._read:
+            self._persistence.clear_processing_commit(*self._read)
+            self._read = []
+
+    def get_chunk_count(self) -> int:
+        """Return how many chunks wait."""
+        return len(self._persistence.recover_buffered_chunks(self._client_id))
+
+    def get_buffer_size(self) -> int:
+        """Return how many bytes of payload wait."""
+        chunks = self._persistence.recover_buffered_chunks(self._client_id)
+        return sum(len(chunk.payload) for chunk in chunks)

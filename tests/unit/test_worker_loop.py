@@ -1,0 +1,206 @@
+"""The loop: what is sent, when, and what a restart goes on with. On a log in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from tests.crash import worker_work
+from tests.crash.worker_work import KeepLarge, SumByName, Totals
+
+from holdfast._base.ids import START
+from holdfast.errors import UsageInvalid
+from holdfast.log.contract import Record
+from holdfast.log.memory import MemoryBackend
+from holdfast.worker.crashes import CRASH_VARIABLE
+from holdfast.worker.loop import Worker
+from holdfast.worker.messages import Chunk, End, Message, QueryEnd, decode, encode
+from holdfast.worker.persistence import PersistenceService
+from holdfast.worker.ports import Delivery, LogInbox, LogOutbox
+
+SENDERS = {"large": ["a", "b"], "names": ["menu"]}
+
+
+def rows(ordinal: int, sender: str, *pairs: tuple[str, int]) -> Chunk:
+    return Chunk("ada", "large", sender, ordinal, json.dumps(pairs).encode())
+
+
+NAME = Chunk("ada", "names", "menu", 1, b'{"0": "tea"}')
+NAMES_END = End("ada", "names", 1, "menu")
+
+
+class Bench:
+    """A worker on a log in memory and a journal on disk."""
+
+    def __init__(self, directory: Path, log: MemoryBackend | None = None) -> None:
+        self.directory, self.log = directory, log or MemoryBackend("bench")
+        self.log.start()
+        for topic in ("in", "out"):
+            self.log.create_topic(topic)
+        self.service = PersistenceService(directory, "sum")
+        inbox, outbox = LogInbox(self.log, "in", "sum"), LogOutbox(self.log, "out")
+        self.worker: Worker[Totals] = Worker(
+            "sum", SumByName(), self.service, inbox, outbox, senders=SENDERS
+        )
+
+    def feed(self, *messages: Message) -> list[Message]:
+        """Give messages to the worker; return all that it sent so far."""
+        for message in messages:
+            self.log.produce("in", Record(encode(message)))
+        self.worker.run_until_idle()
+        return self.sent()
+
+    def sent(self) -> list[Message]:
+        found = self.log.fetch_batch("out", START, count=1000)
+        return [decode(one.record.value) for one in found]
+
+    def restarted(self) -> Bench:
+        self.service.close()
+        return Bench(self.directory, self.log)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def answer(total: int) -> list[Message]:
+    payload = json.dumps(["tea", total]).encode()
+    return [Chunk("ada", "totals", "sum", 1, payload), End("ada", "totals", 1, "sum")]
+
+
+def test_results_go_out_when_every_sender_is_complete(bench: Bench) -> None:
+    assert bench.feed(NAME, NAMES_END, rows(1, "a", ("0", 5)), End("ada", "large", 1, "a")) == []
+    assert bench.feed(End("ada", "large", 0, "b")) == answer(5)
+    assert bench.service.clients() == []
+
+
+def test_chunks_after_their_end_are_in_the_results(bench: Bench) -> None:
+    ends = End("ada", "large", 2, "a"), End("ada", "large", 0, "b"), NAMES_END
+    assert bench.feed(*ends, rows(2, "a", ("0", 5)), rows(1, "a", ("0", 1))) == []
+    assert bench.service.recover_buffered_chunks("ada") != []
+    assert bench.feed(NAME) == answer(6)
+
+
+def test_a_message_that_comes_twice_counts_once(bench: Bench) -> None:
+    """Also after the client is finished."""
+    story = [NAME, NAMES_END, rows(1, "a", ("0", 5)), End("ada", "large", 1, "a")]
+    twice = [one for message in story for one in (message, message)]
+    assert bench.feed(*twice, End("ada", "large", 0, "b")) == answer(5)
+    assert bench.feed(*twice, End("ada", "large", 0, "b")) == answer(5)
+    assert bench.service.clients() == []
+
+
+def test_two_clients_do_not_meet(bench: Bench) -> None:
+    bench.feed(Chunk("bob", "large", "a", 1, b'[["0", 100]]'))
+    ends = NAMES_END, End("ada", "large", 1, "a"), End("ada", "large", 0, "b")
+    assert bench.feed(NAME, rows(1, "a", ("0", 5)), *ends) == answer(5)
+    assert bench.service.clients() == ["bob"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Chunk("ada", "other", "a", 1, b""),
+        Chunk("ada", "large", "stranger", 1, b""),
+        End("ada", "other", 0, "a"),
+        QueryEnd("ada", "q1", "a"),
+    ],
+)
+def test_what_is_not_declared_is_refused_and_not_acked(bench: Bench, message: Message) -> None:
+    with pytest.raises(UsageInvalid):
+        bench.feed(message)
+    assert bench.log.get_committed_offset("in", "sum") == START
+    assert bench.service.clients() == []
+
+
+def test_a_restart_goes_on(bench: Bench) -> None:
+    bench.feed(NAME, rows(1, "a", ("0", 5)))
+    bench = bench.restarted()
+    bench.feed(NAMES_END, rows(2, "a", ("0", 1)))
+    bench = bench.restarted()
+    ends = End("ada", "large", 2, "a"), End("ada", "large", 0, "b")
+    assert bench.feed(*ends) == answer(6)
+
+
+class Order(list[str]):
+    """Notes in which order a worker commits, acks and sends."""
+
+    def receive_from(self, messages: Iterable[Message]) -> None:
+        self.left = [Delivery(message, n) for n, message in enumerate(messages)]
+
+    def receive(self) -> Delivery | None:
+        return self.left.pop(0) if self.left else None
+
+    def ack(self, delivery: Delivery) -> None:
+        self.append(f"ack {type(delivery.message).__name__}")
+
+    def send(self, message: Message) -> None:
+        self.append(f"send {type(message).__name__}")
+
+
+class Noting(PersistenceService):
+    """Notes the commits."""
+
+    order: Order
+
+    def commit_processing_chunk(self, chunk: Chunk) -> None:
+        super().commit_processing_chunk(chunk)
+        self.order.append("data commit")
+
+    def commit_end(self, end: End) -> None:
+        super().commit_end(end)
+        self.order.append("END commit")
+
+    def commit_send_ack(self, client_id: str, message_id: str) -> None:
+        super().commit_send_ack(client_id, message_id)
+        self.order.append("send commit")
+
+    def finish(self, client_id: str) -> None:
+        super().finish(client_id)
+        self.order.append("finish")
+
+
+def test_the_order_is_the_promise(tmp_path: Path) -> None:
+    """No ack before its commit, no END before `results_sent`, no deletion before both flags."""
+    order = Order()
+    order.receive_from([Chunk("ada", "sales", "a", 1, b"[]"), End("ada", "sales", 1, "a")])
+    service = Noting(tmp_path, "filter")
+    service.order = order
+    worker = Worker("filter", KeepLarge(), service, order, order, senders={"sales": ["a"]})
+    worker.run_until_idle()
+    assert order == [
+        *("data commit", "ack Chunk", "send Chunk", "send commit"),
+        *("END commit", "ack End", "send commit"),
+        *("send End", "send commit", "send commit", "finish"),
+    ]
+
+
+def test_a_worker_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    order, service = Order(), PersistenceService(tmp_path, "w")
+    with pytest.raises(UsageInvalid):
+        Worker("w", KeepLarge(), service, order, order, senders={"sales": ["a"], "more": ["a"]})
+    with pytest.raises(UsageInvalid):
+        Worker("w", SumByName(), service, order, order, senders={"large": ["a"]})
+
+
+@pytest.mark.parametrize("crash", ["crash_after_two_chunks", "crash_after_end_processed"])
+def test_the_armed_crashes_kill_and_nothing_is_lost(tmp_path: Path, crash: str) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tests.crash import worker_work\n"
+        "worker_work.run(worker_work.CLIENTS, Path(sys.argv[1]))"
+    )
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, CRASH_VARIABLE: crash}
+    state = tmp_path / "state"
+    killed = subprocess.run([sys.executable, "-c", code, state], env=environment, check=False)
+    assert killed.returncode == -9
+    with pytest.raises(AssertionError, match="lost"):
+        worker_work.check_final(worker_work.CLIENTS, state)
+    worker_work.run(worker_work.CLIENTS, state)
+    worker_work.check_final(worker_work.CLIENTS, state)

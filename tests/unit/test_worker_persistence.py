@@ -1,0 +1,271 @@
+"""The three commits: what stands after each, after a restart, after a rewrite of the journal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast._base.ids import digest
+from holdfast.errors import ChunkConflict, EndConflict, UsageInvalid
+from holdfast.worker import persistence
+from holdfast.worker.books import Books, ClientBooks, covers_of, message_record, state_record
+from holdfast.worker.messages import Chunk, ChunkId, End
+from holdfast.worker.persistence import ChunkBuffer, PersistenceService
+
+
+class Total:
+    """A sum."""
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self.value).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Total:
+        return cls(json.loads(data))
+
+
+def chunk(ordinal: int, *, client: str = "c", sender: str = "s", payload: bytes = b"x") -> Chunk:
+    return Chunk(client, "t", sender, ordinal, payload)
+
+
+def reopened(service: PersistenceService, path: Path) -> PersistenceService:
+    service.close()
+    return PersistenceService(path, "w")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> PersistenceService:
+    return PersistenceService(tmp_path, "w")
+
+
+def ordinals(chunks: list[Chunk]) -> list[int]:
+    return [one.ordinal for one in chunks]
+
+
+def test_every_uncounted_chunk_comes_back_in_order(
+    service: PersistenceService, tmp_path: Path
+) -> None:
+    """Several chunks are acked before a state commit: one slot for the last would lose them."""
+    for ordinal in (3, 1, 2):
+        service.commit_processing_chunk(chunk(ordinal))
+    service = reopened(service, tmp_path)
+    assert ordinals(service.recover_processing_chunks("c")) == [3, 1, 2]
+    assert service.recover_last_processing_chunk("c") == chunk(2)
+    assert service.recover_last_processing_chunk("nobody") is None
+    assert service.clients() == ["c"]
+
+
+def test_a_state_commit_drops_exactly_what_it_covers(
+    service: PersistenceService, tmp_path: Path
+) -> None:
+    for ordinal in (1, 2, 3):
+        service.commit_processing_chunk(chunk(ordinal))
+    service.commit_processing_chunk(chunk(1, sender="other"))
+    service.commit_working_state(Total(7), chunk(2).id)
+    service = reopened(service, tmp_path)
+    state = service.recover_working_state("c", Total)
+    assert state is not None
+    assert state.value == 7
+    assert ordinals(service.recover_processing_chunks("c")) == [3, 1]
+    assert [service.process_has_been_counted(chunk(n).id) for n in (1, 2, 3)] == [True, True, False]
+    assert not service.process_has_been_counted(chunk(1, sender="other").id)
+    assert not service.process_has_been_counted(chunk(1, client="d").id)
+    assert service.recover_working_state("d", Total) is None
+
+
+def test_a_state_that_no_chunk_explains_is_refused(service: PersistenceService) -> None:
+    service.commit_processing_chunk(chunk(1))
+    service.commit_working_state(Total(1), chunk(1).id)
+    for known in (1, 2):
+        with pytest.raises(UsageInvalid):
+            service.commit_working_state(Total(2), chunk(known).id)
+
+
+def test_a_chunk_that_came_before_is_not_taken_again(service: PersistenceService) -> None:
+    """Not while it waits, not when it is counted, not from the buffer."""
+    service.commit_processing_chunk(chunk(1))
+    service.append_chunk_to_buffer(chunk(2))
+    service.commit_processing_chunk(chunk(2, payload=b"other"))
+    service.append_chunk_to_buffer(chunk(1))
+    assert ordinals(service.recover_processing_chunks("c")) == [1]
+    assert service.recover_buffered_chunks("c") == [chunk(2)]
+    service.commit_working_state(Total(1), chunk(1).id)
+    service.commit_processing_chunk(chunk(1))
+    assert service.recover_processing_chunks("c") == []
+
+
+def test_a_state_commit_behind_a_buffered_chunk_covers_both(service: PersistenceService) -> None:
+    service.append_chunk_to_buffer(chunk(1))
+    service.append_chunk_to_buffer(chunk(2))
+    service.commit_processing_chunk(chunk(3))
+    service.append_chunk_to_buffer(chunk(4))
+    service.commit_working_state(Total(6), chunk(2).id)
+    assert service.recover_processing_chunks("c") == []
+    assert ordinals(service.recover_buffered_chunks("c")) == [4]
+
+
+def test_a_state_is_due_every_interval(tmp_path: Path) -> None:
+    service = PersistenceService(tmp_path, "w", commit_interval=2)
+    service.commit_processing_chunk(chunk(1))
+    assert not service.should_commit_state("c")
+    service.commit_processing_chunk(chunk(2))
+    assert service.should_commit_state("c")
+    service.commit_working_state(Total(), chunk(2).id)
+    assert not service.should_commit_state("c")
+    with pytest.raises(UsageInvalid):
+        PersistenceService(tmp_path / "other", "w", commit_interval=0)
+
+
+def test_the_default_interval_is_ten(service: PersistenceService) -> None:
+    for ordinal in range(1, 11):
+        assert not service.should_commit_state("c")
+        service.commit_processing_chunk(chunk(ordinal))
+    assert service.should_commit_state("c")
+
+
+def test_sends_are_remembered_per_client(service: PersistenceService, tmp_path: Path) -> None:
+    service.commit_send_ack("c", "m1")
+    service = reopened(service, tmp_path)
+    assert service.send_has_been_acknowledged("c", "m1")
+    assert not service.send_has_been_acknowledged("c", "m2")
+    assert not service.send_has_been_acknowledged("d", "m1")
+
+
+def test_a_cleared_chunk_is_counted_without_a_state(
+    service: PersistenceService, tmp_path: Path
+) -> None:
+    service.commit_processing_chunk(chunk(1))
+    service.clear_processing_commit(chunk(1).id)
+    service = reopened(service, tmp_path)
+    assert service.process_has_been_counted(chunk(1).id)
+    assert service.recover_processing_chunks("c") == []
+    assert service.recover_working_state("c", Total) is None
+
+
+def test_complete_means_equal_sets_never_counts(service: PersistenceService) -> None:
+    source = ("t", "s")
+    assert not service.is_complete("c", source)
+    service.commit_end(End("c", "t", 3, "s"))
+    service.commit_processing_chunk(chunk(1))
+    service.commit_processing_chunk(chunk(1))
+    service.append_chunk_to_buffer(chunk(3))
+    assert not service.is_complete("c", source)
+    service.commit_processing_chunk(chunk(2))
+    assert service.is_complete("c", source)
+    service.commit_end(End("c", "t", 0, "nothing"))
+    assert service.is_complete("c", ("t", "nothing"))
+    assert service.announced("c") == {("t", "s"): 3, ("t", "nothing"): 0}
+
+
+def test_contradictions_are_refused_and_change_nothing(service: PersistenceService) -> None:
+    service.commit_processing_chunk(chunk(5))
+    with pytest.raises(EndConflict) as below:
+        service.commit_end(End("c", "t", 4, "s"))
+    assert (below.value.known, below.value.sent) == (5, 4)
+    service.commit_end(End("c", "t", 5, "s"))
+    service.commit_end(End("c", "t", 5, "s"))
+    with pytest.raises(EndConflict) as other:
+        service.commit_end(End("c", "t", 6, "s"))
+    assert (other.value.known, other.value.sent) == (5, 6)
+    with pytest.raises(ChunkConflict):
+        service.commit_processing_chunk(chunk(6))
+    assert service.announced("c") == {("t", "s"): 5}
+    assert ordinals(service.recover_processing_chunks("c")) == [5]
+
+
+def test_a_finished_client_cannot_be_revived(service: PersistenceService, tmp_path: Path) -> None:
+    service.commit_processing_chunk(chunk(1))
+    service.commit_send_ack("c", "m")
+    service.finish("c")
+    service = reopened(service, tmp_path)
+    service.commit_processing_chunk(chunk(1))
+    service.append_chunk_to_buffer(chunk(2))
+    service.commit_end(End("c", "t", 9, "s"))
+    service.commit_send_ack("c", "n")
+    service.finish("c")
+    assert service.clients() == []
+    assert service.process_has_been_counted(chunk(1).id)
+    assert service.send_has_been_acknowledged("c", "m")
+    assert service.recover_processing_chunks("c") == service.recover_buffered_chunks("c") == []
+
+
+def test_the_buffer_drops_only_what_was_read(service: PersistenceService, tmp_path: Path) -> None:
+    """A chunk that comes between reading and clearing stays."""
+    buffer = ChunkBuffer(service, "c")
+    buffer.append_chunk(chunk(1, payload=b"12"))
+    buffer.append_chunk(chunk(2, payload=b"345"))
+    assert (buffer.get_chunk_count(), buffer.get_buffer_size()) == (2, 5)
+    assert ordinals(buffer.read_all_chunks()) == [1, 2]
+    buffer.append_chunk(chunk(3))
+    buffer.clear()
+    service = reopened(service, tmp_path)
+    assert ordinals(ChunkBuffer(service, "c").read_all_chunks()) == [3]
+    assert service.process_has_been_counted(chunk(2).id)
+    with pytest.raises(UsageInvalid):
+        buffer.append_chunk(chunk(1, client="d"))
+
+
+def test_the_journal_stays_within_twice_what_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """400 chunks of which ten at most are live: the file is rewritten, growth is bounded."""
+    monkeypatch.setattr(persistence, "COMPACT_BYTES_MIN", 4096)
+    service = PersistenceService(tmp_path, "w")
+    largest = 0
+    for ordinal in range(1, 401):
+        service.commit_processing_chunk(chunk(ordinal, payload=b"x" * 100))
+        if service.should_commit_state("c"):
+            service.commit_working_state(Total(ordinal), chunk(ordinal).id)
+        largest = max(largest, (tmp_path / "journal").stat().st_size)
+    assert largest < 4096 + 500
+    service = reopened(service, tmp_path)
+    state = service.recover_working_state("c", Total)
+    assert state is not None
+    assert state.value == 400
+    assert service.process_has_been_counted(chunk(1).id)
+
+
+def view(books: Books) -> tuple[dict[str, ClientBooks], list[str]]:
+    return books.clients, list(books.finished)
+
+
+NAMES = ("data", "buffer", "state", "clear", "send", "end", "finish")
+ACTIONS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(1, 9)))
+
+
+@settings(max_examples=60)
+@given(ACTIONS)
+def test_a_rewritten_journal_says_the_same(actions: list[tuple[str, int]]) -> None:
+    """Whatever happened: the fewest records, read again, give the same books and the same size."""
+    books = Books("here")
+    for action, n in actions:
+        one, client = chunk(n, client=str(n % 2)), str(n % 2)
+        if client in books.finished:
+            continue
+        if action == "data" and not books.of(client).knows(one.id):
+            books.apply(message_record(1, one))
+        elif action == "buffer" and not books.of(client).knows(one.id):
+            books.apply(message_record(4, one))
+        elif action == "state":
+            books.apply(state_record(one.id, covers_of(books.of(client).came), b"s" * n))
+        elif action == "clear":
+            books.apply(persistence.clear_record(client, covers_of([one.id]), finished=False))
+        elif action == "send" and digest(n) not in books.of(client).sent:
+            books.apply(persistence.send_record(client, digest(n)))
+        elif action == "end" and ("t", "s") not in books.of(client).ends:
+            books.apply(message_record(1, End(client, "t", n, "s")))
+        elif action == "finish":
+            books.apply(persistence.clear_record(client, {}, finished=True))
+    again = Books("there")
+    for record in books.records():
+        again.apply(record)
+    assert view(again) == view(books)
+    assert again.live_bytes == books.live_bytes >= 0
+    assert all(isinstance(one, ChunkId) for one in again.of("1").came)
