@@ -89,7 +89,7 @@ def test_chunks_after_their_end_are_in_the_results(bench: Bench) -> None:
 
 def test_a_message_that_comes_twice_counts_once(bench: Bench) -> None:
     """Also after the client is finished."""
-    story = [NAME, NAMES_END, rows(1, "a", ("0", 5)), End("ada", "large", 1, "a")]
+    story: list[Message] = [NAME, NAMES_END, rows(1, "a", ("0", 5)), End("ada", "large", 1, "a")]
     twice = [one for message in story for one in (message, message)]
     assert bench.feed(*twice, End("ada", "large", 0, "b")) == answer(5)
     assert bench.feed(*twice, End("ada", "large", 0, "b")) == answer(5)

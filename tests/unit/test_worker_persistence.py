@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from holdfast._base.ids import digest
 from holdfast.errors import ChunkConflict, EndConflict, UsageInvalid
 from holdfast.worker import persistence
-from holdfast.worker.books import Books, ClientBooks, covers_of, message_record, state_record
+from holdfast.worker.books import (
+    Books,
+    ClientBooks,
+    clear_record,
+    covers_of,
+    message_record,
+    send_record,
+    state_record,
+)
 from holdfast.worker.messages import Chunk, ChunkId, End
 from holdfast.worker.persistence import ChunkBuffer, PersistenceService
 
@@ -256,13 +264,13 @@ def test_a_rewritten_journal_says_the_same(actions: list[tuple[str, int]]) -> No
         elif action == "state":
             books.apply(state_record(one.id, covers_of(books.of(client).came), b"s" * n))
         elif action == "clear":
-            books.apply(persistence.clear_record(client, covers_of([one.id]), finished=False))
+            books.apply(clear_record(client, covers_of([one.id]), finished=False))
         elif action == "send" and digest(n) not in books.of(client).sent:
-            books.apply(persistence.send_record(client, digest(n)))
+            books.apply(send_record(client, digest(n)))
         elif action == "end" and ("t", "s") not in books.of(client).ends:
             books.apply(message_record(1, End(client, "t", n, "s")))
         elif action == "finish":
-            books.apply(persistence.clear_record(client, {}, finished=True))
+            books.apply(clear_record(client, {}, finished=True))
     again = Books("there")
     for record in books.records():
         again.apply(record)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +20,19 @@ from holdfast._base.frames import HEADER_BYTES
 from holdfast._base.intervals import Intervals
 from holdfast.errors import Damaged
 from holdfast.worker.journal import Record
-from holdfast.worker.messages import Chunk, ChunkId, End, decode_body, encode_body
+from holdfast.worker.messages import (
+    KIND_CHUNK,
+    Chunk,
+    ChunkId,
+    End,
+    chunk_id_of,
+    decode_body,
+    encode_body,
+)
 
 KIND_DATA, KIND_STATE, KIND_SEND, KIND_BUFFER, KIND_CLEAR = 1, 2, 3, 4, 5
 _HEAD = struct.Struct("<I")
+_CHUNK = bytes([KIND_CHUNK])
 
 Source = tuple[str, str]
 """A table type and a sender."""
@@ -32,16 +42,29 @@ Covers = Mapping[Source, Intervals]
 
 @dataclass(slots=True)
 class ClientBooks:
-    """What stands for one client."""
+    """What stands for one client. Chunks stay bodies until somebody asks for them."""
 
     state: bytes | None = None
     last: ChunkId | None = None
     counted: dict[Source, Intervals] = field(default_factory=dict)
-    came: dict[ChunkId, Chunk] = field(default_factory=dict)
-    buffered: dict[ChunkId, Chunk] = field(default_factory=dict)
+    came: dict[ChunkId, bytes] = field(default_factory=dict)
+    buffered: dict[ChunkId, bytes] = field(default_factory=dict)
     ends: dict[Source, int] = field(default_factory=dict)
     sent: dict[str, None] = field(default_factory=dict)
+    held: Counter[Source] = field(default_factory=Counter)
+    """How many chunks of each source came and are not counted."""
     live_bytes: int = 0
+
+    def is_complete(self, source: Source) -> bool:
+        """Tell whether the chunks that came *equal* those that the source's END announced.
+
+        The counts only say when comparing the sets is worth it: a large buffer is not gone
+        through at each message.
+        """
+        total, counted = self.ends.get(source), self.counted.get(source, Intervals())
+        if total is None or len(counted) + self.held[source] != total:
+            return False
+        return self.ordinals(source) == Intervals.first(total)
 
     def knows(self, chunk_id: ChunkId) -> bool:
         """Tell whether a chunk came here before, counted or not."""
@@ -55,9 +78,9 @@ class ClientBooks:
     def ordinals(self, source: Source) -> Intervals:
         """Return which chunks of a source came here, counted or not."""
         waiting = (
-            (chunk.ordinal, chunk.ordinal)
-            for chunk in (*self.came.values(), *self.buffered.values())
-            if (chunk.table_type, chunk.sender) == source
+            (one.ordinal, one.ordinal)
+            for one in (*self.came, *self.buffered)
+            if (one.table_type, one.sender) == source
         )
         return Intervals.merged([*self.counted.get(source, Intervals()).ranges, *waiting])
 
@@ -68,6 +91,12 @@ def covers_of(ids: Iterable[ChunkId]) -> Covers:
     for one in ids:
         ordinals.setdefault((one.table_type, one.sender), []).append(one.ordinal)
     return {source: Intervals.of(numbers) for source, numbers in ordinals.items()}
+
+
+def chunks_in(bodies: Iterable[bytes], *, path: str) -> list[Chunk]:
+    """Return the chunks of which these are the bodies."""
+    found = (decode_body(KIND_CHUNK, body, path=path) for body in bodies)
+    return [chunk for chunk in found if isinstance(chunk, Chunk)]
 
 
 def message_record(kind: int, message: Chunk | End) -> Record:
@@ -154,15 +183,19 @@ class Books:
         self.live_bytes += size
 
     def _take_message(self, kind: int, payload: bytes, size: int) -> None:
-        message = decode_body(payload[0], payload[1:], path=self._path)
-        books = self._client(message.client)
-        self._grow(books, size)
-        if isinstance(message, Chunk):
-            (books.came if kind == KIND_DATA else books.buffered)[message.id] = message
-        elif isinstance(message, End):
-            books.ends[message.table_type, message.sender] = message.total_chunks
+        body = payload[1:]
+        if payload[0] == KIND_CHUNK:
+            chunk_id = chunk_id_of(body, path=self._path)
+            books = self._client(chunk_id.client)
+            (books.came if kind == KIND_DATA else books.buffered)[chunk_id] = body
+            books.held[chunk_id.table_type, chunk_id.sender] += 1
         else:
-            raise Damaged(path=self._path, what="it holds a query END, which no worker keeps")
+            end = decode_body(payload[0], body, path=self._path)
+            if not isinstance(end, End):
+                raise Damaged(path=self._path, what="it holds a query END, which no worker keeps")
+            books = self._client(end.client)
+            books.ends[end.table_type, end.sender] = end.total_chunks
+        self._grow(books, size)
 
     def _take_state(self, payload: bytes) -> None:
         (head_size,) = _HEAD.unpack_from(payload)
@@ -185,9 +218,9 @@ class Books:
 
     def _drop(self, books: ClientBooks, chunk_id: ChunkId) -> None:
         for held in (books.came, books.buffered):
-            if (chunk := held.pop(chunk_id, None)) is not None:
-                _, payload = message_record(KIND_DATA, chunk)
-                self._grow(books, -HEADER_BYTES - len(payload))
+            if (body := held.pop(chunk_id, None)) is not None:
+                books.held[chunk_id.table_type, chunk_id.sender] -= 1
+                self._grow(books, -HEADER_BYTES - 1 - len(body))
 
     def records(self) -> Iterator[Record]:
         """Yield the fewest records that say what stands."""
@@ -200,9 +233,9 @@ class Books:
                 yield clear_record(client, books.counted, finished=False)
             for (table_type, sender), total in books.ends.items():
                 yield message_record(KIND_DATA, End(client, table_type, total, sender))
-            for chunk in books.came.values():
-                yield message_record(KIND_DATA, chunk)
-            for chunk in books.buffered.values():
-                yield message_record(KIND_BUFFER, chunk)
+            for body in books.came.values():
+                yield KIND_DATA, _CHUNK + body
+            for body in books.buffered.values():
+                yield KIND_BUFFER, _CHUNK + body
             for message_id in books.sent:
                 yield send_record(client, message_id)

@@ -190,12 +190,13 @@ class Worker(Generic[S]):
     def _check(self, client: str) -> None:
         """Apply what no longer has to wait; finish the client if nothing is missing."""
         crashpoint("worker.check.before")
-        waiting = self._persistence.recover_buffered_chunks(client)
-        if waiting and self._may_apply(waiting[-1]):
+        if self._step.first and self._has_all(client, self._step.first):
+            waiting = self._persistence.recover_buffered_chunks(client)
             for chunk in waiting:
                 self._apply(chunk)
-            crashpoint("worker.buffer.applied")
-            self._commit_state(waiting[-1])
+            if waiting:
+                crashpoint("worker.buffer.applied")
+                self._commit_state(waiting[-1])
         if self._has_all(client):
             self._finalize(client)
 

@@ -113,13 +113,8 @@ def _body(message: Message, subject: str, number: int, number_min: int) -> bytes
     return _TEXTS.pack(VERSION, *map(len, texts), number) + b"".join(texts)
 
 
-def decode_body(kind: int, body: bytes, *, path: str = "a worker message") -> Message:
-    """Return the message in `body`; `path` says where it was, for the error.
-
-    Raises:
-        StoreNewer: a newer Holdfast wrote it.
-        Damaged: it is no message.
-    """
+def _fields(body: bytes, path: str) -> tuple[str, str, str, int, int]:
+    """Return the three texts of a body, its number, and where its payload begins."""
     if body and body[0] > VERSION:
         raise StoreNewer(path=path, found=body[0], known=VERSION)
     if len(body) < _TEXTS.size or body[0] != VERSION:
@@ -136,6 +131,30 @@ def decode_body(kind: int, body: bytes, *, path: str = "a worker message") -> Me
         sender = body[sender_at:stop].decode()
     except UnicodeDecodeError as error:
         raise Damaged(path=path, what=f"a worker message holds no text: {error}") from error
+    return client, subject, sender, number, stop
+
+
+def chunk_id_of(body: bytes, *, path: str) -> ChunkId:
+    """Return whose body of a chunk this is, without its payload: who reads many feels it.
+
+    Raises:
+        StoreNewer: a newer Holdfast wrote it.
+        Damaged: it is no chunk.
+    """
+    client, table_type, sender, ordinal, _ = _fields(body, path)
+    if ordinal < 1:
+        raise Damaged(path=path, what=f"a chunk has ordinal {ordinal}")
+    return ChunkId(client, table_type, sender, ordinal)
+
+
+def decode_body(kind: int, body: bytes, *, path: str = "a worker message") -> Message:
+    """Return the message in `body`; `path` says where it was, for the error.
+
+    Raises:
+        StoreNewer: a newer Holdfast wrote it.
+        Damaged: it is no message.
+    """
+    client, subject, sender, number, stop = _fields(body, path)
     if kind == KIND_CHUNK and number >= 1:
         return Chunk(client, subject, sender, number, body[stop:])
     if kind == KIND_END and stop == len(body):

@@ -21,6 +21,7 @@ from holdfast.worker.books import (
     Books,
     ClientBooks,
     Source,
+    chunks_in,
     clear_record,
     covers_of,
     message_record,
@@ -143,15 +144,16 @@ class PersistenceService:
 
     def recover_last_processing_chunk(self, client_id: str) -> Chunk | None:
         """Return the newest chunk that came and is not counted."""
-        return next(reversed(self._books.of(client_id).came.values()), None)
+        newest = list(self._books.of(client_id).came.values())[-1:]
+        return next(iter(chunks_in(newest, path=str(self._journal.path))), None)
 
     def recover_processing_chunks(self, client_id: str) -> list[Chunk]:
         """Return every chunk that came and is not counted, in the order they came."""
-        return list(self._books.of(client_id).came.values())
+        return chunks_in(self._books.of(client_id).came.values(), path=str(self._journal.path))
 
     def recover_buffered_chunks(self, client_id: str) -> list[Chunk]:
         """Return the chunks that wait in the buffer, in the order they came."""
-        return list(self._books.of(client_id).buffered.values())
+        return chunks_in(self._books.of(client_id).buffered.values(), path=str(self._journal.path))
 
     def announced(self, client_id: str) -> dict[Source, int]:
         """Return the totals of the ENDs that came, by table type and sender."""
@@ -159,9 +161,7 @@ class PersistenceService:
 
     def is_complete(self, client_id: str, source: Source) -> bool:
         """Tell whether the chunks that came *equal* those that the source's END announced."""
-        books = self._books.of(client_id)
-        total = books.ends.get(source)
-        return total is not None and books.ordinals(source) == Intervals.first(total)
+        return self._books.of(client_id).is_complete(source)
 
     # What was done with it
 
