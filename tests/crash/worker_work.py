@@ -27,7 +27,7 @@ NAMES = {"0": "latte", "1": "mocha", "2": "tea"}
 
 
 class NoState:
-    """The state of a step that remembers nothing."""
+    """The state of a role that remembers nothing."""
 
     def to_bytes(self) -> bytes:
         return b""

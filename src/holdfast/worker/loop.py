@@ -32,7 +32,7 @@ from holdfast.worker.ports import Delivery, Inbox, Outbox
 S = TypeVar("S", bound=WorkingState)
 
 
-class Step(Protocol[S]):
+class Role(Protocol[S]):
     """What a worker does with chunks: the part that users write."""
 
     output: str
@@ -47,14 +47,14 @@ class Step(Protocol[S]):
         """Return the state of a client of whom nothing came."""
 
     def apply(self, state: S, chunk: Chunk) -> bytes:
-        """Change the state by one chunk; return what to send on, if the step forwards."""
+        """Change the state by one chunk; return what to send on, if the role forwards."""
 
     def results(self, state: S) -> Sequence[bytes]:
-        """Return the results, when all chunks are applied; none if the step forwards."""
+        """Return the results, when all chunks are applied; none if the role forwards."""
 
 
 class Worker(Generic[S]):
-    """One worker: a step, its journal, where messages come from and where they go.
+    """One worker: a role, its journal, where messages come from and where they go.
 
     `senders` declares who fills each table; anybody else is refused.
     """
@@ -62,20 +62,20 @@ class Worker(Generic[S]):
     def __init__(
         self,
         name: str,
-        step: Step[S],
+        role: Role[S],
         persistence: PersistenceService,
         inbox: Inbox,
         outbox: Outbox,
         *,
         senders: Mapping[str, Sequence[str]],
     ) -> None:
-        self._name, self._step, self._persistence = name, step, persistence
+        self._name, self._role, self._persistence = name, role, persistence
         self._inbox, self._outbox = inbox, outbox
         self._sources = [(table, sender) for table in senders for sender in senders[table]]
-        if step.first and step.first not in senders:
-            what = f"worker {name} waits for table {step.first}, which nobody fills"
-            raise UsageInvalid(what=what, remedy=f"Declare the senders of {step.first}.")
-        if step.forwards and len(senders) != 1:
+        if role.first and role.first not in senders:
+            what = f"worker {name} waits for table {role.first}, which nobody fills"
+            raise UsageInvalid(what=what, remedy=f"Declare the senders of {role.first}.")
+        if role.forwards and len(senders) != 1:
             what = f"worker {name} forwards chunks of {len(senders)} tables under one name"
             raise UsageInvalid(what=what, remedy="Give each table a worker of its own.")
         self._states: dict[str, S] = {}
@@ -144,13 +144,13 @@ class Worker(Generic[S]):
 
     def _state(self, client: str) -> S:
         if client not in self._states:
-            fresh = self._step.start()
+            fresh = self._role.start()
             found = self._persistence.recover_working_state(client, type(fresh))
             self._states[client] = fresh if found is None else found
         return self._states[client]
 
     def _may_apply(self, chunk: Chunk) -> bool:
-        first = self._step.first
+        first = self._role.first
         return not first or chunk.table_type == first or self._has_all(chunk.client, first)
 
     def _has_all(self, client: str, table_type: str = "") -> bool:
@@ -162,10 +162,10 @@ class Worker(Generic[S]):
         )
 
     def _apply(self, chunk: Chunk) -> None:
-        answer = self._step.apply(self._state(chunk.client), chunk)
-        if self._step.forwards:
+        answer = self._role.apply(self._state(chunk.client), chunk)
+        if self._role.forwards:
             sender = self._sender_for(chunk.sender)
-            self._send(Chunk(chunk.client, self._step.output, sender, chunk.ordinal, answer))
+            self._send(Chunk(chunk.client, self._role.output, sender, chunk.ordinal, answer))
         crashpoint("worker.apply.after")
         self._applied += 1
         crash_after_two_chunks(self._applied)
@@ -190,7 +190,7 @@ class Worker(Generic[S]):
     def _check(self, client: str) -> None:
         """Apply what no longer has to wait; finish the client if nothing is missing."""
         crashpoint("worker.check.before")
-        if self._step.first and self._has_all(client, self._step.first):
+        if self._role.first and self._has_all(client, self._role.first):
             waiting = self._persistence.recover_buffered_chunks(client)
             for chunk in waiting:
                 self._apply(chunk)
@@ -212,11 +212,11 @@ class Worker(Generic[S]):
         if last is not None:
             self._commit_state(last)
         crashpoint("worker.publish.before")
-        results = self._step.results(self._state(client))
-        invariant(not (results and self._step.forwards), "a step that forwards has no results")
+        results = self._role.results(self._state(client))
+        invariant(not (results and self._role.forwards), "a role that forwards has no results")
         if not self._is_flagged(client, "results_sent"):
             for ordinal, payload in enumerate(results, 1):
-                self._send(Chunk(client, self._step.output, self._name, ordinal, payload))
+                self._send(Chunk(client, self._role.output, self._name, ordinal, payload))
             crashpoint("worker.results.before")
             self._flag(client, "results_sent")
         crashpoint("worker.results.after")
@@ -231,9 +231,9 @@ class Worker(Generic[S]):
         crashpoint("worker.clear.after")
 
     def _ends(self, client: str, results: int) -> list[End]:
-        """Return the ENDs to send: one, or for a step that forwards one per sender of its own."""
-        output = self._step.output
-        if not self._step.forwards:
+        """Return the ENDs to send: one, or for a role that forwards one per sender of its own."""
+        output = self._role.output
+        if not self._role.forwards:
             return [End(client, output, results, self._name)]
         return [
             End(client, output, total, self._sender_for(sender))
