@@ -13,14 +13,14 @@ import pytest
 from tests.crash import worker_work
 from tests.crash.worker_work import KeepLarge, SumByName, Totals
 
-from holdfast._base.ids import START
+from holdfast._base.ids import START, digest
 from holdfast.errors import UsageInvalid
 from holdfast.log.contract import Record
 from holdfast.log.memory import MemoryBackend
 from holdfast.worker.crashes import CRASH_VARIABLE
 from holdfast.worker.loop import Worker
-from holdfast.worker.messages import Chunk, End, Message, QueryEnd, decode, encode
-from holdfast.worker.persistence import PersistenceService
+from holdfast.worker.messages import Chunk, ChunkId, End, Message, QueryEnd, decode, encode
+from holdfast.worker.persistence import PersistenceService, WorkingState
 from holdfast.worker.ports import Delivery, LogInbox, LogOutbox
 
 SENDERS = {"large": ["a", "b"], "names": ["menu"]}
@@ -128,6 +128,14 @@ def test_a_restart_goes_on(bench: Bench) -> None:
     assert bench.feed(*ends) == answer(6)
 
 
+def test_a_restart_applies_every_uncounted_chunk_again(bench: Bench) -> None:
+    bench.feed(NAME, NAMES_END, *(rows(n, "a", ("0", 10**n)) for n in (1, 2, 3)))
+    bench = bench.restarted()
+    assert bench.log.get_committed_offset("in", "sum") == bench.log.bounds("in")[1]
+    ends = End("ada", "large", 3, "a"), End("ada", "large", 0, "b")
+    assert bench.feed(*ends) == answer(1110)
+
+
 class Order(list[str]):
     """Notes in which order a worker commits, acks and sends."""
 
@@ -157,6 +165,10 @@ class Noting(PersistenceService):
         super().commit_end(end)
         self.order.append("END commit")
 
+    def commit_working_state(self, state: WorkingState, last_processed_id: ChunkId) -> None:
+        super().commit_working_state(state, last_processed_id)
+        self.order.append("state commit")
+
     def commit_send_ack(self, client_id: str, message_id: str) -> None:
         super().commit_send_ack(client_id, message_id)
         self.order.append("send commit")
@@ -176,9 +188,22 @@ def test_the_order_is_the_promise(tmp_path: Path) -> None:
     worker.run_until_idle()
     assert order == [
         *("data commit", "ack Chunk", "send Chunk", "send commit"),
-        *("END commit", "ack End", "send commit"),
+        *("END commit", "ack End", "state commit", "send commit"),
         *("send End", "send commit", "send commit", "finish"),
     ]
+
+
+def test_only_the_end_is_sent_again_when_the_results_are_out(tmp_path: Path) -> None:
+    """A worker killed between its two flags: `results_sent` alone keeps the results back."""
+    order, service = Order(), PersistenceService(tmp_path, "w")
+    for message in (NAME, rows(1, "a", ("0", 5))):
+        service.commit_processing_chunk(message)
+    for end in (NAMES_END, End("ada", "large", 1, "a"), End("ada", "large", 0, "b")):
+        service.commit_end(end)
+    service.commit_send_ack("ada", digest("results_sent", "ada"))
+    Worker("w", SumByName(), service, order, order, senders=SENDERS)
+    assert order == ["send End"]
+    assert service.clients() == []
 
 
 def test_a_worker_that_cannot_be_is_refused(tmp_path: Path) -> None:

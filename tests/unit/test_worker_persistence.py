@@ -172,6 +172,14 @@ def test_complete_means_equal_sets_never_counts(service: PersistenceService) -> 
     assert service.announced("c") == {("t", "s"): 3, ("t", "nothing"): 0}
 
 
+def test_as_many_chunks_as_announced_but_others_are_not_complete() -> None:
+    books = Books("here")
+    for record in (message_record(1, chunk(1)), message_record(1, chunk(3))):
+        books.apply(record)
+    books.apply(message_record(1, End("c", "t", 2, "s")))
+    assert not books.of("c").is_complete(("t", "s"))
+
+
 def test_contradictions_are_refused_and_change_nothing(service: PersistenceService) -> None:
     service.commit_processing_chunk(chunk(5))
     with pytest.raises(EndConflict) as below:
