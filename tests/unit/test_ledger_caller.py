@@ -22,12 +22,13 @@ from holdfast.errors import (
     StorageFailed,
 )
 from holdfast.ledger import rules
-from holdfast.ledger.asking import Asker, Pending
+from holdfast.ledger.asking import Asker, Pending, Work
 from holdfast.ledger.caller import Caller, Limits
 from holdfast.ledger.contract import Limit, Slot, Status, inputs_hash, slot_hash
 from holdfast.ledger.file_ledger import FileLedger
 from holdfast.ledger.rate import RateGate
 from holdfast.ledger.rules import Policy
+from holdfast.ledger.runners import Hold, LoopRunner, ReadyQueue
 from holdfast.ledger.segment import read_segment
 from holdfast.ledger.window import Answer
 from holdfast.testing.clock import VirtualClock
@@ -417,6 +418,40 @@ def test_a_function_that_leaves_is_a_failed_call(
     is_async = asyncio.iscoroutinefunction(function)
     with pytest.raises(CallFailed):
         run(ledger, function, "a", is_async=is_async, policy=Policy(attempts=2))
+
+
+def test_a_coroutine_that_python_ends_makes_no_further_attempt(ledger: FileLedger) -> None:
+    """Its loop is gone while it waits for its answer: nothing is asked, and nobody is told."""
+    ended: list[BaseException] = []
+
+    async def waits(key: str) -> str:
+        await asyncio.Event().wait()
+        return key
+
+    asker = Asker(waits, str.encode, "step", ledger.id, Policy(), is_async=True)
+    queue, sure = ReadyQueue(), Hold(lambda: True, lambda: True)
+    runner = LoopRunner(
+        asker,
+        queue,
+        lambda answers: None,
+        ended.append,
+        capacity=1,
+        timeout_s=60.0,
+        gate=None,
+        hold=sure,
+    )
+    work = Work((pending(ledger, "a"),))
+    queue.put([work])
+    queue.hire(1)
+    step = runner._work()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(step)
+    loop.run_until_complete(asyncio.sleep(0))
+    runner.close()
+    step.close()
+    task.cancel()
+    loop.close()
+    assert (work.tries, ended) == (1, [])
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -23,6 +23,9 @@ Deliver = Callable[[Sequence[Answered]], None]
 Fail = Callable[[BaseException], None]
 """Ends the job: something broke that is no call's failure."""
 Verdict = Sequence[Answered] | Again | Split
+_RAISED = (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
+"""All that a coroutine can raise. Not GeneratorExit: that is how Python ends one that waits in a
+loop which is gone, and it must not begin another attempt then."""
 
 
 class ReadyQueue:
@@ -265,7 +268,7 @@ class LoopRunner:
                 answers = await self._serve(work)
                 self._queue.end()
                 self._deliver(answers)
-        except BaseException as fatal:  # the edge of a task of the loop: the job must hear of it
+        except _RAISED as fatal:  # the edge of a task of the loop: the job must hear of it
             self._fail(fatal)
 
     async def _serve(self, work: Work) -> Sequence[Answered]:
@@ -277,7 +280,7 @@ class LoopRunner:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     value = await self._value(work)
-            except BaseException as error:  # the user's function may raise anything, or exit
+            except _RAISED as error:  # the user's function may raise anything, or exit
                 verdict = self._asker.failed(work, error)
             else:
                 verdict = self._asker.answered(work, value)
