@@ -17,9 +17,10 @@ setup: $(STAMP) ## Make .venv with everything that demo and tests need
 $(STAMP): pyproject.toml requirements/dev.lock
 	$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	# The lock is complete, so nothing is resolved: older versions of pip refuse a hashed package that another wants with an extra.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m holdfast.spark.java || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/java.lock
+	$(BIN)/python -m holdfast.spark.java || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/java.lock
 	# Spark starts twice as fast from a class archive, which is made once per machine: no archive, no harm.
 	$(BIN)/python -m holdfast.spark.archive || true
 	touch $(STAMP)
