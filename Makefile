@@ -58,7 +58,7 @@ proof-paid: $(STAMP) ## Count a witness's calls, plain Spark against pay_once: d
 	$(BIN)/python -m tests.proof.paid
 
 lock: $(STAMP) ## Resolve the developers' environment anew
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --extra postgres --group dev --group build -o requirements/dev.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra spark --extra postgres --extra server --extra client --extra kafka --extra rabbitmq --group dev --group build -o requirements/dev.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra java --no-emit-package holdfast -o requirements/java.lock pyproject.toml
 
 clean: ## Remove the virtual environment and caches
