@@ -53,6 +53,11 @@ class Config:
     """How long a store transaction waits for another process's. Transactions take milliseconds;
     a longer wait means that the other one hangs."""
 
+    lease_patience_s: float = _number(10.0, 0.1, 3600.0)
+    """How long the active engine or delivery of a service may be silent before one that stands by
+    takes over; it beats ten times as often. Shorter: a machine that is busy for a moment changes
+    owners. Longer: a stopped process holds everybody up for so long. A dead one never does."""
+
     fetch_records: int = _number(1000, 1, 100_000)
     """Records taken from a topic at once: bounds memory, costs one query per so many chunks."""
 

@@ -34,13 +34,14 @@ from holdfast.engine.executor import BatchWork, Outcome, SeriesWork
 from holdfast.engine.finish import finish
 from holdfast.engine.loop import Engine
 from holdfast.engine.plan import plan_batch
-from holdfast.engine.state import ENGINE_RESOURCE, Held, StateDirectory, hold
+from holdfast.engine.state import Held, StateDirectory, hold
 from holdfast.errors import Fenced, HoldfastError, StateBusy, StorageFailed
 from holdfast.intake.bind import bind_files
 from holdfast.intake.listing import list_tables
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.queries import verify
 from holdfast.store.contract import Store
+from holdfast.store.leases import ENGINE_RESOURCE
 from holdfast.store.rows import (
     Chunk,
     ChunkKind,

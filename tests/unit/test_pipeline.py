@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Pipeline
-from holdfast.engine.drive import changes
+from holdfast.engine.belonging import changes
 from holdfast.errors import PipelineInvalid
 from holdfast.pipeline import Input
 

@@ -30,3 +30,8 @@ class SystemClock:
     def monotonic_s(self) -> float:
         """Return seconds since some fixed moment."""
         return time.monotonic()
+
+
+def pause(seconds: float) -> None:
+    """Let the others have a moment. For loops that look again until a deadline."""
+    time.sleep(seconds)

@@ -18,6 +18,7 @@ from holdfast.config import Config
 from holdfast.delivery.export import export_path
 from holdfast.delivery.states import TERMINAL
 from holdfast.engine.barrier import is_complete
+from holdfast.engine.belonging import changes
 from holdfast.engine.counts import standing
 from holdfast.engine.events import Event, EventKind, Stop, Watcher, never
 from holdfast.engine.executor import BAD_ROWS_PREFIX, Executor
@@ -182,14 +183,6 @@ def open_run(store: Store, spec: PipelineSpec, root: Path) -> Run:
     if changed := changes(run.fingerprint, spec.fingerprint):
         raise StateMismatch(state=str(root), what=f"{changed} since this run began")
     return run
-
-
-def changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Return which parts of a pipeline differ, in words; empty if none does. Pure."""
-    altered = [f"{name} changed" for name in old if name in new and old[name] != new[name]]
-    gone = [f"{name} was removed" for name in old if name not in new]
-    added = [f"{name} was added" for name in new if name not in old]
-    return ", ".join([*altered, *gone, *added])
 
 
 def _bind(watched: _Watched, run_id: RunId, inputs: Inputs) -> None:

@@ -1,6 +1,9 @@
-"""The state directory: where things are, and that only one process works in it.
+"""The state directory: where things are, and who works in it: one `run`, or the parts of a
+service.
 
-holdfast.lock                   locked while a process works here; holds its pid
+holdfast.lock                   locked while somebody works here: by one `run`, or shared by parts
+engine.lock, delivery.lock      locked by the part that is active (`holdfast.store.leases`)
+parts/                          which parts live, and their beats (`holdfast.engine.parts`)
 store.sqlite3                   the store
 blobs/                          uploaded chunks
 inputs/<run>/<table>/<epoch>/   DataFrame inputs, written once
@@ -12,24 +15,28 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast._base.crashpoint import crashpoint
+from holdfast._base.clock import SystemClock, pause
 from holdfast._base.files import FILE_MODE, make_directories, os_errors, refuse_pattern
 from holdfast._base.ids import Epoch, RunId
 from holdfast.config import DEFAULT, Config
+from holdfast.engine.belonging import refuse_stranger
+from holdfast.engine.parts import holders, living
+from holdfast.engine.spec import PipelineSpec
 from holdfast.errors import StateBusy, UsageInvalid
 from holdfast.store.contract import Store
-from holdfast.store.rows import Fence, Work
+from holdfast.store.leases import ENGINE_RESOURCE, granted
+from holdfast.store.rows import Fence, KeptPipeline, Work
 from holdfast.store.sqlite import SqliteStore
 
-_LOCKS = Path("/proc/locks")
-ENGINE_RESOURCE = "engine"
-"""The lease under which everything that has an effect on runs is done."""
+_SHARE_WAIT_S = 5.0
+"""How long a part waits for another one that is just opening the state alone. Shorter: parts that
+start together refuse each other. Longer: one that meets a `run` waits before it says so."""
+_SHARE_PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,11 @@ class StateDirectory:
     def runs(self) -> Path:
         """The directory of what the attempts of all runs wrote."""
         return self.root / "runs"
+
+    @property
+    def parts(self) -> Path:
+        """The directory in which each living part of a service has a file."""
+        return self.root / "parts"
 
     @property
     def spark_log(self) -> Path:
@@ -116,9 +128,8 @@ def hold(root: Path, config: Config = DEFAULT) -> Iterator[Held]:
     with locked(directory):
         store = SqliteStore.open(directory.store, config)
         try:
-            crashpoint("lease.take.before")
-            fence = store.take_lease(ENGINE_RESOURCE, f"pid {os.getpid()}")
-            crashpoint("lease.take.after")
+            owner = f"pid {os.getpid()}"
+            fence = granted(lambda: store.take_lease(ENGINE_RESOURCE, owner))
             yield Held(directory, store, fence)
         finally:
             store.close()
@@ -139,35 +150,106 @@ def locked(directory: StateDirectory) -> Iterator[None]:
         os.close(descriptor)
 
 
-def owner_of(directory: StateDirectory) -> int | None:
-    """Return the process that holds the lock now, or None.
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A state directory that this process shares with the other parts of a service.
 
-    The kernel's own list is asked. Trying the lock would take it for a moment, and a run that
-    starts in that moment would be refused.
+    What it may change without a lease stands with each transaction of the store.
     """
-    with os_errors(directory.lock):
-        if not directory.lock.is_file():
-            return None
-        number = directory.lock.stat().st_ino
-        pid = directory.lock.read_text(encoding="ascii", errors="replace").strip()
-        held = _LOCKS.read_text(encoding="ascii") if _LOCKS.is_file() else ""
-    # 1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234567 0 EOF
-    is_held = re.search(rf"FLOCK +ADVISORY +WRITE +{re.escape(pid)} +\S+:{number} ", held)
-    return int(pid) if pid.isdigit() and is_held else None
+
+    directory: StateDirectory
+    store: Store
+
+
+@contextmanager
+def share(
+    root: Path, config: Config = DEFAULT, *, part: str, spec: PipelineSpec | None = None
+) -> Iterator[Shared]:
+    """Open a state directory, making it if it is missing, as one part of a service among others.
+
+    `part` is its name (gateway, engine, delivery), for `holdfast status`. With `spec` the state
+    belongs to that pipeline from now on, or refuses it.
+
+    1. `flock`, alone if nobody else is here, else shared: a `run` and a service keep each other
+       off, parts do not.
+    2. The store is opened, and migrated; the pipeline is kept in it, or refused. One that changed
+       is taken only by a part that is alone: the others would go on with the old one.
+    3. The lock becomes a shared one, and the part shows that it lives.
+
+    Raises:
+        StateBusy: a `run` holds it; its pid is named.
+        StateMismatch: it belongs to another pipeline, or to one that has changed.
+    """
+    directory = StateDirectory(root.resolve())
+    refuse_pattern(directory.root)
+    with os_errors(root):
+        make_directories(directory.root)
+        descriptor, alone = _lock_shared(directory)
+    try:
+        store = SqliteStore.open(directory.store, config)
+        try:
+            if spec is not None:
+                rule = refuse_stranger(spec, str(directory.root), alone=alone)
+                store.keep_pipeline(KeptPipeline(spec.name, spec.fingerprint), rule)
+            if alone and not _flock(descriptor, fcntl.LOCK_SH):
+                raise _busy(directory, descriptor)
+            with living(directory.parts, part):
+                yield Shared(directory, store)
+        finally:
+            store.close()
+    finally:
+        os.close(descriptor)
+
+
+def owner_of(directory: StateDirectory) -> int | None:
+    """Return the `run` that holds the lock now, or None."""
+    return next(iter(holders(directory.lock, "WRITE")), None)
 
 
 def _lock(directory: StateDirectory) -> int:
-    descriptor = os.open(directory.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    descriptor = _opened(directory)
+    if not _flock(descriptor, fcntl.LOCK_EX):
+        error = _busy(directory, descriptor)
         os.close(descriptor)
-        pid = int(text) if text.isdigit() else 0
-        raise StateBusy(state=str(directory.root), pid=pid) from error
+        raise error
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _lock_shared(directory: StateDirectory) -> tuple[int, bool]:
+    """Return the descriptor that holds the lock, and whether it holds it alone."""
+    descriptor = _opened(directory)
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + _SHARE_WAIT_S
+    while True:
+        for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            if _flock(descriptor, kind):
+                return descriptor, kind == fcntl.LOCK_EX
+        if clock.monotonic_s() >= until_s:
+            error = _busy(directory, descriptor)
+            os.close(descriptor)
+            raise error
+        pause(_SHARE_PAUSE_S)
+
+
+def _opened(directory: StateDirectory) -> int:
+    return os.open(directory.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+
+
+def _flock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _busy(directory: StateDirectory, descriptor: int) -> StateBusy:
+    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+    written = int(text) if text.isdigit() else 0
+    pid = next(iter(holders(directory.lock)), written)
+    return StateBusy(state=str(directory.root), pid=pid)
 
 
 def existing(root: Path) -> StateDirectory:
@@ -178,7 +260,7 @@ def existing(root: Path) -> StateDirectory:
     """
     directory = StateDirectory(root.resolve())
     if not directory.store.is_file():
-        remedy = "Give the directory that `holdfast run --state` was given."
+        remedy = "Give the directory that `holdfast run` or `holdfast up` was given."
         raise UsageInvalid(what=f"{root} holds no Holdfast state", remedy=remedy)
     return directory
 

@@ -31,6 +31,7 @@ from holdfast.store.rows import (
     EndFacts,
     Fence,
     File,
+    KeptPipeline,
     Lease,
     NewRun,
     Piece,
@@ -54,6 +55,9 @@ def ingress_topic(run_id: RunId, segment: int) -> str:
     return f"run/{run_id}/segment-{segment}"
 
 
+PipelineRule = Callable[[KeptPipeline | None, Sequence[Run]], None]
+"""Looks at the pipeline that is kept and at all runs. Raises StateMismatch: refused."""
+
 ENGINE_GROUP = "engine"
 """The group whose offset says how far an ingress topic has been planned."""
 
@@ -63,6 +67,12 @@ class LeaseStore(Protocol):
 
     def take_lease(self, resource: str, owner: str) -> Fence:
         """Grant the lease to `owner` with the next epoch, at once, whoever had it before."""
+
+    def succeed_lease(self, seen: Lease, owner: str) -> Fence | None:
+        """Grant the next epoch to `owner` if epoch and beat are still as they were `seen`.
+
+        None, and nothing is changed: the owner acted since, or somebody else took over.
+        """
 
     def beat_lease(self, fence: Fence) -> None:
         """Show that the owner lives. Raises Fenced if it is the owner no more."""
@@ -194,6 +204,18 @@ class RunStore(Protocol):
 
     def read_counts(self, run_id: RunId) -> tuple[int, int]:
         """Return rows read and bad rows over all committed batches."""
+
+    def keep_pipeline(self, pipeline: KeptPipeline, rule: PipelineRule) -> None:
+        """Keep which pipeline this store belongs to, if `rule` lets it; it may be kept already."""
+
+    def read_pipeline(self) -> KeptPipeline | None:
+        """Return the pipeline this store belongs to; None: nobody said so."""
+
+    def read_backlog(self, client: str | None = None) -> int:
+        """Return the bytes of chunks received and not applied, of one client or of all.
+
+        Only of OPEN runs: nobody works on what others hold.
+        """
 
     def move_run(
         self, fence: Fence, run_id: RunId, *, expected: str, to: str, error: str | None = None

@@ -93,6 +93,14 @@ class NewRun:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPipeline:
+    """The pipeline that a store belongs to."""
+
+    name: str
+    fingerprint: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """A run as stored."""
 

@@ -7,6 +7,7 @@ A check takes `connect`, which opens the same store each time it is called; it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +21,8 @@ from holdfast.store.rows import (
     ChunkFacts,
     End,
     EndFacts,
+    KeptPipeline,
+    Run,
     RunState,
     SenderDecl,
 )
@@ -34,6 +37,7 @@ from holdfast.testing.store_samples import (
     bind,
     chunk,
     complete,
+    file,
     new_run,
     received,
     references,
@@ -59,6 +63,64 @@ def check_epochs_grow(connect: Connect) -> None:
     assert after is not None
     assert (after.owner, after.epoch) == ("b", 2)
     assert after.beat > before.beat
+
+
+def check_a_successor_sees_what_it_succeeds(connect: Connect) -> None:
+    """A grant that rests on a look is given only if nobody acted since, and to one of two."""
+    store = connect()
+    owner = store.take_lease("r", "a")
+    seen = store.read_lease("r")
+    assert seen is not None
+    store.beat_lease(owner)
+    assert store.succeed_lease(seen, "b") is None
+    store.beat_lease(owner)
+    seen = store.read_lease("r")
+    assert seen is not None
+    granted = store.succeed_lease(seen, "b")
+    assert granted is not None
+    assert granted.epoch == owner.epoch + 1
+    assert store.succeed_lease(seen, "c") is None
+    error_of(Fenced, lambda: store.beat_lease(owner))
+    store.beat_lease(granted)
+
+
+def check_a_store_belongs_to_a_pipeline(connect: Connect) -> None:
+    """The pipeline is kept if the rule lets it, which sees what is kept and all runs."""
+    store = connect()
+    Scene.of(store)
+    first, second = KeptPipeline("p", {"a": "1"}), KeptPipeline("p", {"a": "2"})
+    seen: list[tuple[KeptPipeline | None, int]] = []
+
+    def rule(kept: KeptPipeline | None, runs: Sequence[Run]) -> None:
+        seen.append((kept, len(runs)))
+        if kept == second:
+            raise UsageInvalid(what="refused", remedy="")
+
+    assert store.read_pipeline() is None
+    store.keep_pipeline(first, rule)
+    store.keep_pipeline(second, rule)
+    error_of(UsageInvalid, lambda: store.keep_pipeline(first, rule))
+    assert seen == [(None, 1), (first, 1), (second, 1)]
+    assert connect().read_pipeline() == second
+
+
+def check_the_backlog_is_what_is_not_applied(connect: Connect) -> None:
+    """Bytes received and not applied, by client; those of whole tables are applied at once."""
+    store = connect()
+    side = SenderDecl("side", "", 1, whole=True)
+    scene = Scene.of(store, SenderDecl("t", "", 1), side, bound=3)
+    store.bind_chunk(RUN, chunk(1, table="side"), bind)
+    other = RunId("other")
+    store.create_run(replace(new_run(run_id=other), client="another"))
+    store.bind_chunk(other, replace(chunk(1), location="another"), bind)
+    backlogs = partial(map, store.read_backlog, (None, "client", "another", "nobody"))
+    assert list(backlogs()) == [40, 30, 10, 0]
+    scene.plan("w", chunk(1), chunk(2))
+    assert store.read_backlog() == 40
+    scene.commit("w", file("q", "w/q"))
+    assert list(backlogs()) == [20, 10, 10, 0]
+    store.move_run(scene.fence, other, expected="OPEN", to="CANCELLED")
+    assert list(backlogs()) == [10, 10, 0, 0]
 
 
 def check_a_run_is_created_once(connect: Connect) -> None:
@@ -280,6 +342,9 @@ def check_a_store_keeps_its_name(connect: Connect) -> None:
 
 CORE: tuple[Check, ...] = (
     check_epochs_grow,
+    check_a_successor_sees_what_it_succeeds,
+    check_a_store_belongs_to_a_pipeline,
+    check_the_backlog_is_what_is_not_applied,
     check_a_run_is_created_once,
     check_a_listing_is_bound_as_one,
     check_a_wrong_listing_changes_nothing,

@@ -23,6 +23,20 @@ class LeasePart(Part):
             )
         return Fence(resource, Epoch(epoch))
 
+    def succeed_lease(self, seen: Lease, owner: str) -> Fence | None:
+        """Grant the next epoch to `owner` if epoch and beat are still as they were `seen`."""
+        with self._database.transaction() as connection:
+            row = row_of(
+                connection,
+                """UPDATE lease SET epoch = epoch + 1, owner = ?, beat = 0
+                   WHERE resource = ? AND epoch = ? AND beat = ? RETURNING epoch""",
+                owner,
+                seen.resource,
+                seen.epoch,
+                seen.beat,
+            )
+        return Fence(seen.resource, Epoch(row[0])) if row else None
+
     def beat_lease(self, fence: Fence) -> None:
         """Show that the owner lives. Raises Fenced if it is the owner no more."""
         with self._database.transaction() as connection:

@@ -8,10 +8,12 @@ from typing import Any
 import apsw
 
 from holdfast._base.ids import Ordinal, RunId
+from holdfast.store.contract import PipelineRule
 from holdfast.store.rows import (
     VOID_STATES,
     Chunk,
     Fence,
+    KeptPipeline,
     Piece,
     Run,
     RunState,
@@ -24,6 +26,7 @@ from holdfast.store.sqlite.base import (
     FILE_COLUMNS,
     RUN_COLUMNS,
     Part,
+    canonical,
     chunk_from,
     file_from,
     files_of,
@@ -46,6 +49,19 @@ _PIECES = f"""
 SELECT ordinal, final, {FILE_COLUMNS} FROM piece JOIN file USING (work_id, position)
 WHERE run_id = ? AND series = ? ORDER BY ordinal
 """  # noqa: S608 - constants only
+_BACKLOG = """
+SELECT COALESCE(SUM(chunk.size), 0)
+FROM run JOIN sender USING (run_id) JOIN chunk USING (run_id, tbl, sender)
+WHERE run.state = 'OPEN' AND (?1 IS NULL OR client = ?1) AND NOT produced AND NOT EXISTS (
+    SELECT 1 FROM applied WHERE applied.run_id = chunk.run_id AND applied.segment = sender.segment
+    AND applied.tbl = chunk.tbl AND applied.sender = chunk.sender
+    AND applied.ordinal = chunk.ordinal)
+"""
+
+
+def _kept(connection: apsw.Connection) -> KeptPipeline | None:
+    row = row_of(connection, "SELECT value FROM meta WHERE name = 'pipeline'")
+    return KeptPipeline(*json.loads(row[0])) if row else None
 
 
 def _series_from(connection: apsw.Connection, row: tuple[Any, ...]) -> SeriesResult:
@@ -92,6 +108,27 @@ class RunPart(Part):
                 run_id,
             )
         return rows_read, bad_rows
+
+    def keep_pipeline(self, pipeline: KeptPipeline, rule: PipelineRule) -> None:
+        """Keep which pipeline this store belongs to, if `rule` lets it; it may be kept already."""
+        with self._database.transaction() as connection:
+            rule(_kept(connection), [run_from(row) for row in rows_of(connection, _ALL_RUNS)])
+            connection.execute(
+                """INSERT INTO meta VALUES ('pipeline', ?1)
+                   ON CONFLICT (name) DO UPDATE SET value = ?1""",
+                (canonical([pipeline.name, pipeline.fingerprint]),),
+            )
+
+    def read_pipeline(self) -> KeptPipeline | None:
+        """Return the pipeline this store belongs to; None: nobody said so."""
+        with self._database.reading() as connection:
+            return _kept(connection)
+
+    def read_backlog(self, client: str | None = None) -> int:
+        """Return the bytes of chunks received and not applied, of one client or of all."""
+        with self._database.reading() as connection:
+            [(size,)] = rows_of(connection, _BACKLOG, client)
+        return int(size)
 
     def move_run(
         self, fence: Fence, run_id: RunId, *, expected: str, to: str, error: str | None = None

@@ -1,0 +1,131 @@
+"""Which parts of a service live: a file each, locked while its process lives, with its beat.
+
+parts/<part>-<pid>      text: a number that grows every second while the process runs
+
+The lock says that the process is there, the number that it is not stopped. Whoever watches
+compares numbers by its own monotonic clock. Nothing here is durable or decides anything but
+what people, and the supervisor, see.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast._base.files import FILE_MODE, TEMPORARY_PREFIX, make_directories, os_errors
+
+BEAT_S = 1.0
+"""Seconds between two beats. Shorter: writes that say nothing. Longer: a stopped part is noticed
+later."""
+_LOCKS = Path("/proc/locks")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A living part: its name, its process, and its beat."""
+
+    name: str
+    pid: int
+    beat: int
+
+
+def holders(lock: Path, kind: str = "READ|WRITE") -> list[int]:
+    """Return the processes that hold a lock by `flock` now, shared (READ) or alone (WRITE).
+
+    The kernel's own list is asked. Trying the lock would take it for a moment, and a process that
+    starts in that moment would be refused.
+    """
+    with os_errors(lock):
+        try:
+            number = lock.stat().st_ino
+        except FileNotFoundError:
+            return []
+        held = _LOCKS.read_text(encoding="ascii") if _LOCKS.is_file() else ""
+    # 1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234567 0 EOF
+    pattern = rf"^\d+: FLOCK +ADVISORY +(?:{kind}) +(\d+) +\S+:{number} "
+    return [int(pid) for pid in re.findall(pattern, held, re.MULTILINE)]
+
+
+def parts_in(directory: Path) -> list[Part]:
+    """Return the parts that live, by name and pid."""
+    found = []
+    with os_errors(directory):
+        paths = sorted(directory.iterdir()) if directory.is_dir() else []
+    for path in paths:
+        name, _, pid = path.name.rpartition("-")
+        if pid.isdigit() and int(pid) in holders(path, "WRITE"):
+            found.append(Part(name, int(pid), beat_of(path)))
+    return found
+
+
+def beat_of(path: Path) -> int:
+    """Return the beat in a part's file; 0 while there is none."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        return 0
+    return int(text) if text.isdigit() else 0
+
+
+def part_file(directory: Path, name: str, pid: int) -> Path:
+    """Return the file of a part."""
+    return directory / f"{name}-{pid}"
+
+
+@contextmanager
+def living(directory: Path, name: str) -> Iterator[None]:
+    """Show that this process is a living part while the block runs. Removes what dead ones left."""
+    path = part_file(directory, name, os.getpid())
+    with os_errors(directory):
+        make_directories(directory)
+        _sweep(directory)
+        descriptor = _locked_file(path)
+    ended = threading.Event()
+    thread = threading.Thread(target=_beat, args=(descriptor, ended), name="part", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _beat(descriptor: int, ended: threading.Event) -> None:
+    number = 1
+    while not ended.wait(BEAT_S):
+        number += 1
+        # A full disk is no reason to look dead: the number has its bytes already.
+        with suppress(OSError):
+            os.pwrite(descriptor, f"{number:020}\n".encode(), 0)
+
+
+def _locked_file(path: Path) -> int:
+    """Make the file of a part under another name, so that nobody finds it before it is locked."""
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.pwrite(descriptor, f"{1:020}\n".encode(), 0)
+    os.replace(temporary, path)
+    return descriptor
+
+
+def _sweep(directory: Path) -> None:
+    for path in directory.iterdir():
+        if path.name.startswith(TEMPORARY_PREFIX):
+            continue
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                # Its process is dead if its lock is free.
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+            finally:
+                os.close(descriptor)
