@@ -23,6 +23,18 @@ from typing import Protocol
 
 from holdfast._base.ids import BatchId, Offset, RunId
 from holdfast.log.contract import Record, StoredRecord
+from holdfast.store.result_rows import (
+    CompleteRule,
+    ExternalPiece,
+    ExternalRun,
+    HeaderRule,
+    Notice,
+    NoticeState,
+    PieceRule,
+    ResultSeries,
+    SeriesDecl,
+    Watched,
+)
 from holdfast.store.rows import (
     Chunk,
     ChunkFacts,
@@ -58,6 +70,12 @@ def ingress_topic(run_id: RunId, segment: int) -> str:
 PipelineRule = Callable[[KeptPipeline | None, Sequence[Run]], None]
 """Looks at the pipeline that is kept and at all runs. Raises StateMismatch: refused."""
 
+
+def notice_topic(client: str) -> str:
+    """Return the topic on which a client's notices stand, one record each."""
+    return f"notices/{client}"
+
+
 ENGINE_GROUP = "engine"
 """The group whose offset says how far an ingress topic has been planned."""
 
@@ -86,6 +104,9 @@ class IntakeStore(Protocol):
 
     def create_run(self, run: NewRun) -> bool:
         """Create a run in state OPEN, its senders, and its ingress topics.
+
+        With a `producer` it is external: all its tables are whole, and one that declares none is
+        FORWARDING at once.
 
         Returns False, and changes nothing, if the run exists.
         """
@@ -193,6 +214,9 @@ class RunStore(Protocol):
     def list_runs(self) -> list[Run]:
         """Return all runs, oldest first."""
 
+    def list_runs_in(self, *states: str) -> list[Run]:
+        """Return the runs in one of these states, oldest first; cheap with many tombstones."""
+
     def read_progress(self, run_id: RunId) -> list[SenderProgress]:
         """Return how far each declared sender is, in the order of declaration."""
 
@@ -220,7 +244,13 @@ class RunStore(Protocol):
     def move_run(
         self, fence: Fence, run_id: RunId, *, expected: str, to: str, error: str | None = None
     ) -> bool:
-        """Move a run from state `expected` to `to`. False: it was not in `expected`."""
+        """Move a run from state `expected` to `to`. False: it was not in `expected`.
+
+        A move that is not in `holdfast.store.states` raises InvariantViolated. A move to DONE,
+        FAILED, CANCELLED or ABANDONED, here or in any other transaction, makes the notice of it in
+        the same transaction, if the run has a client: a record on `notices/<client>`, and a row
+        for the client's webhook, if it has one. Both list the pieces of a DONE run, in order.
+        """
 
     def finish_run(self, fence: Fence, run_id: RunId, exports: dict[str, str]) -> None:
         """Move COMPLETING -> DONE, make its pieces final, and keep the exports' checksums."""
@@ -233,6 +263,13 @@ class RunStore(Protocol):
 
     def read_series(self, run_id: RunId) -> list[SeriesResult]:
         """Return the committed series, by name."""
+
+    def read_results(self, run_id: RunId) -> list[ResultSeries]:
+        """Return what can be seen of a run's results now, by name; of a void run nothing.
+
+        The same for runs on Spark and for external ones: what the gateway lists, and what the
+        notice of a DONE run refers to. An unknown run raises RunGone.
+        """
 
 
 class TopicStore(Protocol):
@@ -284,8 +321,120 @@ class TopicStore(Protocol):
         (no known group: nothing is dropped). Returns the first offset still held.
         """
 
+    def drop_topic(self, topic: str) -> None:
+        """Remove a topic with its records, groups and positions. A missing one is no error."""
 
-class Store(LeaseStore, IntakeStore, WorkStore, RunStore, TopicStore, Protocol):
+
+class NoticeStore(Protocol):
+    """Where clients are told of the ends of their runs, and the outbox of it."""
+
+    def set_webhook(self, client: str, url: str | None) -> None:
+        """Say where a client's notices go from now on; None: nowhere."""
+
+    def read_webhook(self, client: str) -> str | None:
+        """Return where a client's notices go, or None."""
+
+    def list_notices(
+        self, *, run_id: RunId | None = None, state: NoticeState | None = None
+    ) -> list[Notice]:
+        """Return notices, oldest first: all, of a run, in a state."""
+
+    def due_notices(self, count: int) -> list[Notice]:
+        """Return up to `count` waiting notices whose time has come, those due first first."""
+
+    def begin_notice(self, fence: Fence, notice_id: str) -> int | None:
+        """Count an attempt before it begins; returns its number. None: it waits no more."""
+
+    def record_sent(self, fence: Fence, notice_id: str) -> None:
+        """Record that the receiver took a notice."""
+
+    def record_unsent(
+        self, fence: Fence, notice_id: str, error: str, *, wait_ms: int | None
+    ) -> None:
+        """Record a failed attempt; due again after `wait_ms`. None: it is given up."""
+
+    def revive_notice(self, notice_id: str) -> bool:
+        """Make a notice that was given up wait again, with no failure. False: it was not."""
+
+
+class WatchStore(Protocol):
+    """What happened to each run last, and for how long nothing has."""
+
+    def add_elapsed(self, fence: Fence, ms: int) -> int:
+        """Add to the accumulated time by which notices are due and runs grow old; the sum."""
+
+    def read_elapsed(self) -> int:
+        """Return the accumulated time in milliseconds."""
+
+    def watch_runs(self, fence: Fence) -> list[Watched]:
+        """Look at every run that is not cleared, oldest first, and remember since when it is as
+        it is.
+        """
+
+    def list_watched(self) -> list[Watched]:
+        """Return what `watch_runs` last saw. Changes nothing."""
+
+    def abandon_run(self, fence: Fence, run_id: RunId, *, mark: str, error: str) -> bool:
+        """Move a run to ABANDONED if it still is as `mark` says. False: something happened."""
+
+    def forget_queues(self, fence: Fence, run_id: RunId, topics: tuple[str, ...] = ()) -> None:
+        """Record that a run's queues are gone, and drop these topics of the embedded log."""
+
+    def clear_run(self, fence: Fence, run_id: RunId, *, uploads: str) -> None:
+        """Delete the rows of a SWEPT run whose bytes are gone, and the marks of condemned blobs
+        that begin with `uploads`. The run, its senders, works and notices stay: the tombstone.
+        """
+
+
+class ExternalStore(Protocol):
+    """Runs whose results a producer outside sends in."""
+
+    def read_external(self, run_id: RunId) -> ExternalRun | None:
+        """Return an external run; None: there is none, or it is of another kind."""
+
+    def list_external_pieces(self, run_id: RunId) -> list[ExternalPiece]:
+        """Return the pieces that were bound, by series and ordinal."""
+
+    def record_header(
+        self,
+        fence: Fence,
+        run_id: RunId,
+        header: tuple[SeriesDecl, ...],
+        rule: HeaderRule,
+        complete: CompleteRule,
+    ) -> bool:
+        """Record which series a run will have, if `rule` says so, and look whether all is there.
+
+        Returns what the rule returned. What makes the run complete moves it RECEIVING ->
+        COMPLETING, here and in `bind_piece`. Raises RunGone if the run is over.
+        """
+
+    def bind_piece(
+        self,
+        fence: Fence,
+        run_id: RunId,
+        piece: ExternalPiece,
+        rule: PieceRule,
+        complete: CompleteRule,
+    ) -> bool:
+        """Bind one piece to its blob, if `rule` says so, and look whether all is there.
+
+        The identity (run, series, ordinal) is a primary key. Ordinal 0 binds nothing: it says
+        that the series is empty.
+        """
+
+
+class Store(
+    LeaseStore,
+    IntakeStore,
+    WorkStore,
+    RunStore,
+    TopicStore,
+    NoticeStore,
+    WatchStore,
+    ExternalStore,
+    Protocol,
+):
     """All of it, in one place, so that one transaction can span any of it."""
 
     def store_id(self) -> str:

@@ -44,6 +44,13 @@ class WorkKind(StrEnum):
     SERIES = "series"
 
 
+class RunKind(StrEnum):
+    """Who computes the results of a run: Spark, or a producer outside that sends them in."""
+
+    SPARK = "spark"
+    EXTERNAL = "external"
+
+
 @dataclass(frozen=True, slots=True)
 class Fence:
     """Under which grant of which lease an effect is made."""
@@ -90,6 +97,8 @@ class NewRun:
     """How many segments the run has; numbered from 1."""
     senders: tuple[SenderDecl, ...]
     created_ms: int
+    producer: str = ""
+    """The request queue of the producer outside that computes the results; empty: Spark does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,7 @@ class Run:
     error: str | None
     created_ms: int
     updated_ms: int
+    kind: RunKind = RunKind.SPARK
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The contract suite of stores: leases, intake, topics here; `CHECKS` is all of it.
 
-Plans, commits and barriers are checked in `store_work`, interleavings in `store_races`.
+Plans, commits and barriers are checked in `store_work`, what leaves in `store_leaving`,
+interleavings in `store_races`.
 
 A check takes `connect`, which opens the same store each time it is called; it is empty at first.
 """
@@ -27,6 +28,7 @@ from holdfast.store.rows import (
     SenderDecl,
 )
 from holdfast.testing.expect import error_of
+from holdfast.testing.store_leaving import LEAVING
 from holdfast.testing.store_races import RACES
 from holdfast.testing.store_samples import (
     RUN,
@@ -359,5 +361,5 @@ CORE: tuple[Check, ...] = (
     check_a_store_keeps_its_name,
 )
 
-CHECKS: tuple[Check, ...] = CORE + WORK + RACES
+CHECKS: tuple[Check, ...] = CORE + WORK + LEAVING + RACES
 """What every store passes."""

@@ -15,8 +15,10 @@ from holdfast.config import DEFAULT, Config
 from holdfast.errors import Damaged, StoreOlder
 from holdfast.store.sqlite import schema
 from holdfast.store.sqlite.connection import Database
+from holdfast.store.sqlite.external import ExternalPart
 from holdfast.store.sqlite.intake import IntakePart
 from holdfast.store.sqlite.leases import LeasePart
+from holdfast.store.sqlite.notices import NoticePart
 from holdfast.store.sqlite.runs import RunPart
 from holdfast.store.sqlite.schema import (
     create_file,
@@ -26,12 +28,15 @@ from holdfast.store.sqlite.schema import (
     version_of,
 )
 from holdfast.store.sqlite.topics import TopicPart
+from holdfast.store.sqlite.watch import WatchPart
 from holdfast.store.sqlite.work import WorkPart
 
 __all__ = ["SqliteStore"]
 
 
-class SqliteStore(LeasePart, IntakePart, WorkPart, RunPart, TopicPart):
+class SqliteStore(
+    LeasePart, IntakePart, WorkPart, RunPart, TopicPart, NoticePart, WatchPart, ExternalPart
+):
     """The root of truth in one file. Safe for threads and for several processes at once.
 
     Made by `open` or `memory`. Not usable in a forked child: open it there, or spawn the child.

@@ -15,7 +15,8 @@ from holdfast._base.intervals import Intervals
 from holdfast._base.invariant import invariant
 from holdfast.store.contract import BarrierRule
 from holdfast.store.rows import Run, RunState, SenderProgress
-from holdfast.store.sqlite.base import move, rows_of
+from holdfast.store.sqlite.base import rows_of
+from holdfast.store.sqlite.moves import move
 
 # Gaps and islands: within an unbroken run of ordinals, ordinal minus row number stays the same.
 _RECEIVED = """

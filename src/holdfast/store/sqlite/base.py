@@ -11,7 +11,16 @@ import apsw
 from holdfast._base.clock import Clock
 from holdfast._base.ids import BatchId, Ordinal, RunId
 from holdfast.errors import Fenced, InvariantViolated, RunGone
-from holdfast.store.rows import CLOSED_STATES, Chunk, ChunkKind, Fence, File, Run, RunState
+from holdfast.store.rows import (
+    CLOSED_STATES,
+    Chunk,
+    ChunkKind,
+    Fence,
+    File,
+    Run,
+    RunKind,
+    RunState,
+)
 from holdfast.store.sqlite.connection import Database
 
 
@@ -53,13 +62,15 @@ def hold_fence(connection: apsw.Connection, fence: Fence) -> None:
 
 
 RUN_COLUMNS = (
-    "run_id, client, pipeline, fingerprint, segments, state, error, created_ms, updated_ms"
+    "run_id, client, pipeline, fingerprint, segments, state, error, created_ms, updated_ms,"
+    " EXISTS (SELECT 1 FROM external WHERE external.run_id = run.run_id)"
 )
 
 
 def run_from(row: tuple[Any, ...]) -> Run:
     """Return the run in a row of `RUN_COLUMNS`."""
-    run_id, client, pipeline, fingerprint, segments, state, error, created_ms, updated_ms = row
+    run_id, client, pipeline, fingerprint, segments, state, error, *times, external = row
+    created_ms, updated_ms = times
     return Run(
         run_id=run_id,
         client=client,
@@ -70,6 +81,7 @@ def run_from(row: tuple[Any, ...]) -> Run:
         error=error,
         created_ms=created_ms,
         updated_ms=updated_ms,
+        kind=RunKind.EXTERNAL if external else RunKind.SPARK,
     )
 
 
@@ -99,23 +111,6 @@ def require_state(run: Run, *allowed: RunState) -> None:
         raise RunGone(run=run.run_id, state=run.state)
     what = f"run {run.run_id} is {run.state}, not {' or '.join(allowed)}"
     raise InvariantViolated(what=what)
-
-
-def move(
-    connection: apsw.Connection,
-    run_id: RunId,
-    *,
-    expected: str,
-    to: str,
-    now_ms: int,
-    error: str | None = None,
-) -> bool:
-    """Move a run from `expected` to `to`. False: it was not there, and stays."""
-    connection.execute(
-        "UPDATE run SET state = ?, error = ?, updated_ms = ? WHERE run_id = ? AND state = ?",
-        (to, error, now_ms, run_id, expected),
-    )
-    return connection.changes() == 1
 
 
 CHUNK_COLUMNS = (

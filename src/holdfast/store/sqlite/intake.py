@@ -120,6 +120,21 @@ def _announce(connection: apsw.Connection, run_id: RunId, end: End) -> None:
     invariant(connection.changes() == 1, what)
 
 
+def _open_external(connection: apsw.Connection, run: NewRun) -> None:
+    """Make a run external. Nobody plans its chunks: they are applied when they are bound.
+
+    A run without inputs has passed its barrier before anything is sent.
+    """
+    what = f"table of the external run {run.run_id} that is not whole"
+    invariant(all(declared.whole for declared in run.senders), what)
+    connection.execute(
+        "INSERT INTO external (run_id, producer) VALUES (?, ?)", (run.run_id, run.producer)
+    )
+    if not run.senders:
+        opened = lock_run(connection, run.run_id)
+        look_at_barrier(connection, opened, 1, lambda some: not some, now_ms=run.created_ms)
+
+
 class IntakePart(Part):
     """Fills `holdfast.store.contract.IntakeStore`."""
 
@@ -163,6 +178,8 @@ class IntakePart(Part):
                 topic = ingress_topic(run.run_id, segment)
                 make_topic(connection, topic, 1)
                 know_group(connection, topic, ENGINE_GROUP)
+            if run.producer:
+                _open_external(connection, run)
         return True
 
     def bind_inputs(

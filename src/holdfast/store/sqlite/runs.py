@@ -9,6 +9,7 @@ import apsw
 
 from holdfast._base.ids import Ordinal, RunId
 from holdfast.store.contract import PipelineRule
+from holdfast.store.result_rows import ResultSeries
 from holdfast.store.rows import (
     VOID_STATES,
     Chunk,
@@ -32,15 +33,17 @@ from holdfast.store.sqlite.base import (
     files_of,
     hold_fence,
     lock_run,
-    move,
     require_state,
     row_of,
     rows_of,
     run_from,
 )
+from holdfast.store.sqlite.moves import move
+from holdfast.store.sqlite.results import results_of
 
 _ONE_RUN = f"SELECT {RUN_COLUMNS} FROM run WHERE run_id = ?"  # noqa: S608 - constants only
 _ALL_RUNS = f"SELECT {RUN_COLUMNS} FROM run ORDER BY number"  # noqa: S608 - constants only
+_SOME_RUNS = f"SELECT {RUN_COLUMNS} FROM run WHERE state IN"  # noqa: S608 - constants only
 _CHUNKS = f"""
 SELECT {CHUNK_COLUMNS} FROM sender JOIN chunk USING (run_id, tbl, sender)
 WHERE run_id = ?1 AND (?2 IS NULL OR tbl = ?2) ORDER BY sender.position, ordinal
@@ -82,6 +85,13 @@ class RunPart(Part):
         """Return all runs, oldest first."""
         with self._database.reading() as connection:
             return [run_from(row) for row in rows_of(connection, _ALL_RUNS)]
+
+    def list_runs_in(self, *states: str) -> list[Run]:
+        """Return the runs in one of these states, oldest first."""
+        marks = ", ".join("?" for _ in states)
+        sql = f"{_SOME_RUNS} ({marks}) ORDER BY number"
+        with self._database.reading() as connection:
+            return [run_from(row) for row in rows_of(connection, sql, *states)]
 
     def read_progress(self, run_id: RunId) -> list[SenderProgress]:
         """Return how far each declared sender is, in the order of declaration."""
@@ -146,6 +156,7 @@ class RunPart(Part):
         with self._database.transaction() as connection:
             hold_fence(connection, fence)
             require_state(lock_run(connection, run_id), RunState.COMPLETING)
+            connection.execute("UPDATE piece SET final = 1 WHERE run_id = ?", (run_id,))
             move(
                 connection,
                 run_id,
@@ -153,7 +164,6 @@ class RunPart(Part):
                 to=RunState.DONE,
                 now_ms=self._clock.wall_ms(),
             )
-            connection.execute("UPDATE piece SET final = 1 WHERE run_id = ?", (run_id,))
             connection.executemany(
                 "INSERT INTO export VALUES (?, ?, ?)",
                 ((run_id, series, checksum) for series, checksum in exports.items()),
@@ -186,3 +196,8 @@ class RunPart(Part):
                 run_id,
             )
             return [_series_from(connection, row) for row in rows]
+
+    def read_results(self, run_id: RunId) -> list[ResultSeries]:
+        """Return what can be seen of a run's results now, by name of the series."""
+        with self._database.reading() as connection:
+            return results_of(connection, lock_run(connection, run_id))

@@ -232,7 +232,71 @@ CREATE TABLE group_offset (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_RUNS + _WORK + _TOPICS,)
+_NOTICES = """
+CREATE INDEX run_by_state ON run (state, number) WHERE state <> 'SWEPT';
+
+CREATE TABLE webhook (
+    client TEXT PRIMARY KEY CHECK (client <> ''),
+    url TEXT NOT NULL CHECK (url <> '')
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE notice (
+    number INTEGER PRIMARY KEY,
+    notice_id TEXT NOT NULL UNIQUE,
+    run_id TEXT NOT NULL REFERENCES run (run_id),
+    kind TEXT NOT NULL CHECK (kind IN ('run.done', 'run.failed', 'run.cancelled', 'run.abandoned')),
+    url TEXT NOT NULL,
+    body TEXT NOT NULL CHECK (json_valid(body)),
+    state TEXT NOT NULL CHECK (state IN ('waiting', 'sent', 'dead')),
+    attempts INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    failures INTEGER NOT NULL DEFAULT 0 CHECK (failures BETWEEN 0 AND attempts),
+    due_ms INTEGER NOT NULL CHECK (due_ms >= 0),
+    error TEXT,
+    created_ms INTEGER NOT NULL,
+    UNIQUE (run_id, kind)
+) STRICT;
+CREATE INDEX notice_by_due ON notice (due_ms, number) WHERE state = 'waiting';
+
+CREATE TABLE elapsed (
+    name TEXT PRIMARY KEY,
+    ms INTEGER NOT NULL CHECK (ms >= 0)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE watch (
+    run_id TEXT PRIMARY KEY REFERENCES run (run_id),
+    mark TEXT NOT NULL,
+    since_ms INTEGER NOT NULL CHECK (since_ms >= 0),
+    has_queues INTEGER NOT NULL DEFAULT 1 CHECK (has_queues IN (0, 1)),
+    is_cleared INTEGER NOT NULL DEFAULT 0 CHECK (is_cleared IN (0, 1))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE external (
+    run_id TEXT PRIMARY KEY REFERENCES run (run_id),
+    producer TEXT NOT NULL CHECK (producer <> ''),
+    series TEXT CHECK (json_valid(series))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE external_total (
+    run_id TEXT NOT NULL REFERENCES external (run_id),
+    series TEXT NOT NULL,
+    total INTEGER NOT NULL CHECK (total >= 0),
+    PRIMARY KEY (run_id, series)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE external_piece (
+    run_id TEXT NOT NULL,
+    series TEXT NOT NULL,
+    ordinal INTEGER NOT NULL CHECK (ordinal >= 1),
+    blob TEXT NOT NULL,
+    size INTEGER NOT NULL CHECK (size >= 0),
+    checksum TEXT NOT NULL,
+    rows INTEGER CHECK (rows >= 0),
+    PRIMARY KEY (run_id, series, ordinal),
+    FOREIGN KEY (run_id, series) REFERENCES external_total (run_id, series)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_RUNS + _WORK + _TOPICS, _NOTICES)
 
 
 def version_of(connection: apsw.Connection) -> int:

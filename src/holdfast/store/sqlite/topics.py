@@ -143,6 +143,24 @@ def know_group(connection: apsw.Connection, topic: str, group: str) -> None:
     )
 
 
+def drop_topic(connection: apsw.Connection, topic: str) -> None:
+    """Remove a topic with its records, groups and positions. One that is missing is no error."""
+    row = row_of(connection, "SELECT topic_id FROM topic WHERE name = ?", topic)
+    if row is None:
+        return
+    (topic_id,) = row
+    sql = "SELECT shard_id FROM shard WHERE topic_id = ?"
+    for (shard_id,) in rows_of(connection, sql, topic_id):
+        connection.execute(
+            "DELETE FROM record WHERE place >= ? AND place < ?",
+            (shard_id << OFFSET_BITS, (shard_id + 1) << OFFSET_BITS),
+        )
+        connection.execute("DELETE FROM group_offset WHERE shard_id = ?", (shard_id,))
+    for table in ("shard", "topic_group", "topic"):
+        sql = f"DELETE FROM {table} WHERE topic_id = ?"  # noqa: S608 - constants only
+        connection.execute(sql, (topic_id,))
+
+
 def positions(connection: apsw.Connection, shard_id: int) -> dict[str, Offset]:
     """Return where every known group stands in a shard; 0 where none was committed."""
     rows = rows_of(
@@ -279,3 +297,8 @@ class TopicPart(Part):
                 "UPDATE shard SET first_offset = ? WHERE shard_id = ?", (target, shard_id)
             )
         return Offset(target)
+
+    def drop_topic(self, topic: str) -> None:
+        """Remove a topic with its records, groups and positions."""
+        with self._database.transaction() as connection:
+            drop_topic(connection, topic)

@@ -39,11 +39,11 @@ from holdfast.store.sqlite.base import (
     hold_fence,
     insert_chunks,
     lock_run,
-    move,
     require_state,
     row_of,
     rows_of,
 )
+from holdfast.store.sqlite.moves import move
 from holdfast.store.sqlite.topics import append, set_offset
 
 _WORKS = """

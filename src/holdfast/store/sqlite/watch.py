@@ -1,0 +1,143 @@
+"""Runs as the sweeper sees them: what happened last, for how long nothing has, what is left.
+
+Time is accumulated: whoever holds the lease adds what its own monotonic clock says, and the sum is
+kept here. Wall clocks are compared nowhere, and time in which nobody watched does not count.
+"""
+
+from __future__ import annotations
+
+import apsw
+
+from holdfast._base.ids import RunId
+from holdfast.store.result_rows import Watched
+from holdfast.store.rows import CLOSED_STATES, Fence, RunState
+from holdfast.store.sqlite.base import (
+    RUN_COLUMNS,
+    Part,
+    hold_fence,
+    lock_run,
+    require_state,
+    row_of,
+    rows_of,
+    run_from,
+)
+from holdfast.store.sqlite.moves import move
+from holdfast.store.sqlite.topics import drop_topic
+
+_ENDED = ", ".join(f"'{state}'" for state in CLOSED_STATES)
+_MARK = f"""
+CASE WHEN run.state IN ({_ENDED}) THEN run.state ELSE run.state
+|| '/' || (SELECT COUNT(*) FROM chunk WHERE chunk.run_id = run.run_id)
+|| '/' || (SELECT COUNT(announced) FROM sender WHERE sender.run_id = run.run_id)
+|| '/' || (SELECT COUNT(committed_attempt) FROM work WHERE work.run_id = run.run_id)
+|| '/' || (SELECT COUNT(series) FROM external WHERE external.run_id = run.run_id)
+|| '/' || (SELECT COUNT(*) FROM external_total WHERE external_total.run_id = run.run_id)
+|| '/' || (SELECT COUNT(*) FROM external_piece WHERE external_piece.run_id = run.run_id)
+END
+"""  # noqa: S608 - constants only
+"""What happened to a run so far, as text: it changes whenever something does."""
+_RUN_MARK = f"SELECT {_MARK} FROM run WHERE run_id = ?"  # noqa: S608 - constants only
+_SEE = f"""
+INSERT INTO watch (run_id, mark, since_ms)
+SELECT run_id, {_MARK}, ?1 FROM run
+WHERE run_id NOT IN (SELECT run_id FROM watch WHERE is_cleared)
+ON CONFLICT DO UPDATE SET mark = excluded.mark, since_ms = excluded.since_ms
+WHERE mark <> excluded.mark
+"""  # noqa: S608 - constants only
+_WATCHED = f"""
+SELECT mark, ?1 - since_ms, has_queues, {RUN_COLUMNS} FROM watch JOIN run USING (run_id)
+WHERE NOT is_cleared ORDER BY number
+"""  # noqa: S608 - constants only
+
+_ROWS = (
+    ("planned", "run_id = ?"),
+    ("applied", "run_id = ?"),
+    ("piece", "run_id = ?"),
+    ("file", "work_id IN (SELECT work_id FROM work WHERE run_id = ?)"),
+    ("export", "run_id = ?"),
+    ("chunk", "run_id = ?"),
+    ("external_piece", "run_id = ?"),
+    ("external_total", "run_id = ?"),
+)
+"""What goes with a swept run, children before parents. The run, its senders, its works and its
+notices stay: they are few, and whoever comes late is told that it is gone."""
+
+
+def _elapsed(connection: apsw.Connection) -> int:
+    row = row_of(connection, "SELECT ms FROM elapsed WHERE name = 'delivery'")
+    return row[0] if row else 0
+
+
+class WatchPart(Part):
+    """Fills `holdfast.store.contract.WatchStore`."""
+
+    def add_elapsed(self, fence: Fence, ms: int) -> int:
+        """Add to the accumulated time; returns the sum."""
+        with self._database.transaction() as connection:
+            hold_fence(connection, fence)
+            connection.execute(
+                """INSERT INTO elapsed VALUES ('delivery', ?1)
+                   ON CONFLICT DO UPDATE SET ms = ms + ?1""",
+                (ms,),
+            )
+            return _elapsed(connection)
+
+    def read_elapsed(self) -> int:
+        """Return the accumulated time in milliseconds."""
+        with self._database.reading() as connection:
+            return _elapsed(connection)
+
+    def watch_runs(self, fence: Fence) -> list[Watched]:
+        """Look at every run that is not cleared, and remember since when it is as it is."""
+        with self._database.transaction() as connection:
+            hold_fence(connection, fence)
+            now_ms = _elapsed(connection)
+            connection.execute(_SEE, (now_ms,))
+            return _watched(connection, now_ms)
+
+    def list_watched(self) -> list[Watched]:
+        """Return what `watch_runs` last saw. Changes nothing."""
+        with self._database.reading() as connection:
+            return _watched(connection, _elapsed(connection))
+
+    def abandon_run(self, fence: Fence, run_id: RunId, *, mark: str, error: str) -> bool:
+        """Move a run to ABANDONED if it still is as `mark` says. False: something happened."""
+        with self._database.transaction() as connection:
+            hold_fence(connection, fence)
+            run = lock_run(connection, run_id)
+            if rows_of(connection, _RUN_MARK, run_id) != [(mark,)]:
+                return False
+            return move(
+                connection,
+                run_id,
+                expected=run.state,
+                to=RunState.ABANDONED,
+                now_ms=self._clock.wall_ms(),
+                error=error,
+            )
+
+    def forget_queues(self, fence: Fence, run_id: RunId, topics: tuple[str, ...] = ()) -> None:
+        """Record that a run's queues are gone, and drop these topics of the embedded log."""
+        with self._database.transaction() as connection:
+            hold_fence(connection, fence)
+            for topic in topics:
+                drop_topic(connection, topic)
+            connection.execute("UPDATE watch SET has_queues = 0 WHERE run_id = ?", (run_id,))
+
+    def clear_run(self, fence: Fence, run_id: RunId, *, uploads: str) -> None:
+        """Delete the rows of a SWEPT run whose bytes are gone; the run itself stays."""
+        with self._database.transaction() as connection:
+            hold_fence(connection, fence)
+            require_state(lock_run(connection, run_id), RunState.SWEPT)
+            for table, condition in _ROWS:
+                sql = f"DELETE FROM {table} WHERE {condition}"  # noqa: S608 - constants only
+                connection.execute(sql, (run_id,))
+            connection.execute("DELETE FROM condemned WHERE blob GLOB ? || '*'", (uploads,))
+            connection.execute("UPDATE watch SET is_cleared = 1 WHERE run_id = ?", (run_id,))
+
+
+def _watched(connection: apsw.Connection, now_ms: int) -> list[Watched]:
+    return [
+        Watched(run_from(tuple(run)), mark, idle_ms, bool(has_queues))
+        for mark, idle_ms, has_queues, *run in rows_of(connection, _WATCHED, now_ms)
+    ]
