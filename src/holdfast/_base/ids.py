@@ -44,3 +44,8 @@ def digest_bytes(*parts: str | int | bytes) -> bytes:
 def fresh_token() -> str:
     """Return a random name for something that is never made again: an upload, a process."""
     return secrets.token_hex(_DIGEST_BYTES)
+
+
+def fresh_secret() -> str:
+    """Return 256 random bits as text: a token's secret, a key for signatures."""
+    return secrets.token_hex(32)

@@ -9,6 +9,19 @@
     |   +-- EndConflict              END_CONFLICT
     |   +-- RunGone                  RUN_GONE
     |   +-- RunStopped               RUN_STOPPED
+    |   +-- TokenRefused             TOKEN_REFUSED
+    |   +-- PathUnknown              PATH_UNKNOWN
+    |   +-- RunUnknown               RUN_UNKNOWN
+    |   +-- PieceUnknown             PIECE_UNKNOWN
+    |   +-- RunConflict              RUN_CONFLICT
+    |   +-- RunClosed                RUN_CLOSED
+    |   +-- ChecksumWrong            CHECKSUM_WRONG
+    |   +-- FormatRefused            FORMAT_REFUSED
+    |   +-- DocumentRefused          DOCUMENT_REFUSED
+    |   +-- BodyTooLarge             BODY_TOO_LARGE
+    |   +-- UploadSlow               UPLOAD_SLOW
+    |   +-- QuotaReached             QUOTA_REACHED
+    |   +-- BacklogFull              BACKLOG_FULL
     |   +-- StageFailed              STAGE_FAILED
     |   +-- StageInvalid             STAGE_INVALID
     |   +-- StepChanged              STEP_CHANGED
@@ -67,6 +80,21 @@ from holdfast.errors.data import (
     StoreNewer,
     StoreOlder,
 )
+from holdfast.errors.door import (
+    BacklogFull,
+    BodyTooLarge,
+    ChecksumWrong,
+    DocumentRefused,
+    FormatRefused,
+    PathUnknown,
+    PieceUnknown,
+    QuotaReached,
+    RunClosed,
+    RunConflict,
+    RunUnknown,
+    TokenRefused,
+    UploadSlow,
+)
 from holdfast.errors.environment import (
     ClusterNeedsSharedState,
     DependencyMissing,
@@ -103,21 +131,26 @@ from holdfast.errors.tree import (
 )
 
 __all__ = [
+    "BacklogFull",
     "BadRows",
     "Blame",
+    "BodyTooLarge",
     "BudgetSpent",
     "CallFailed",
     "CallInputChanged",
     "CallerError",
+    "ChecksumWrong",
     "ChunkConflict",
     "ClusterNeedsSharedState",
     "Damaged",
     "DataError",
     "DependencyMissing",
     "DiskFull",
+    "DocumentRefused",
     "EndConflict",
     "EnvironmentFailed",
     "Fenced",
+    "FormatRefused",
     "HeaderWrong",
     "HoldfastError",
     "InputChanged",
@@ -128,11 +161,17 @@ __all__ = [
     "LedgerMismatch",
     "LedgerRefused",
     "LedgerUnreachable",
+    "PathUnknown",
+    "PieceUnknown",
     "PipelineInvalid",
     "ProviderBusy",
+    "QuotaReached",
+    "RunClosed",
+    "RunConflict",
     "RunFailed",
     "RunGone",
     "RunStopped",
+    "RunUnknown",
     "SparkLost",
     "SparkNotStarted",
     "StageFailed",
@@ -143,6 +182,8 @@ __all__ = [
     "StorageFailed",
     "StoreNewer",
     "StoreOlder",
+    "TokenRefused",
+    "UploadSlow",
     "UsageInvalid",
     "all_errors",
     "from_text",

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from holdfast._base.ids import BatchId, Offset, RunId
 from holdfast.log.contract import Record, StoredRecord
+from holdfast.store.client_contract import ClientStore
 from holdfast.store.result_rows import (
     CompleteRule,
     ExternalPiece,
@@ -433,6 +434,7 @@ class Store(
     NoticeStore,
     WatchStore,
     ExternalStore,
+    ClientStore,
     Protocol,
 ):
     """All of it, in one place, so that one transaction can span any of it."""

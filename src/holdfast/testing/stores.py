@@ -1,7 +1,7 @@
 """The contract suite of stores: leases, intake, topics here; `CHECKS` is all of it.
 
 Plans, commits and barriers are checked in `store_work`, what leaves in `store_leaving`,
-interleavings in `store_races`.
+interleavings in `store_races`, clients in `store_clients`.
 
 A check takes `connect`, which opens the same store each time it is called; it is empty at first.
 """
@@ -28,6 +28,7 @@ from holdfast.store.rows import (
     SenderDecl,
 )
 from holdfast.testing.expect import error_of
+from holdfast.testing.store_clients import CLIENTS
 from holdfast.testing.store_leaving import LEAVING
 from holdfast.testing.store_races import RACES
 from holdfast.testing.store_samples import (
@@ -361,5 +362,5 @@ CORE: tuple[Check, ...] = (
     check_a_store_keeps_its_name,
 )
 
-CHECKS: tuple[Check, ...] = CORE + WORK + LEAVING + RACES
+CHECKS: tuple[Check, ...] = CORE + WORK + LEAVING + RACES + CLIENTS
 """What every store passes."""

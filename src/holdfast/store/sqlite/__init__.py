@@ -14,6 +14,7 @@ from holdfast._base.sqlite import require_sqlite
 from holdfast.config import DEFAULT, Config
 from holdfast.errors import Damaged, StoreOlder
 from holdfast.store.sqlite import schema
+from holdfast.store.sqlite.clients import ClientPart
 from holdfast.store.sqlite.connection import Database
 from holdfast.store.sqlite.external import ExternalPart
 from holdfast.store.sqlite.intake import IntakePart
@@ -35,7 +36,15 @@ __all__ = ["SqliteStore"]
 
 
 class SqliteStore(
-    LeasePart, IntakePart, WorkPart, RunPart, TopicPart, NoticePart, WatchPart, ExternalPart
+    LeasePart,
+    IntakePart,
+    WorkPart,
+    RunPart,
+    TopicPart,
+    NoticePart,
+    WatchPart,
+    ExternalPart,
+    ClientPart,
 ):
     """The root of truth in one file. Safe for threads and for several processes at once.
 

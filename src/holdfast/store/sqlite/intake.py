@@ -30,6 +30,7 @@ from holdfast.store.rows import (
     EndFacts,
     Fence,
     NewRun,
+    Run,
     RunState,
     SenderDecl,
 )
@@ -52,7 +53,7 @@ SELECT {CHUNK_COLUMNS} FROM chunk WHERE run_id = ? AND tbl = ? AND sender = ? AN
 """  # noqa: S608 - constants only
 
 
-def _sender_of(
+def sender_of(
     connection: apsw.Connection, run_id: RunId, *, table: str, sender: str
 ) -> tuple[SenderDecl, int | None] | None:
     """Return the declaration that lets a client send to a table, and the count announced."""
@@ -86,6 +87,23 @@ def _is_condemned(connection: apsw.Connection, chunk: Chunk) -> bool:
         return False
     sql = "SELECT 1 FROM condemned WHERE blob = ?"
     return row_of(connection, sql, chunk.location) is not None
+
+
+def chunk_facts(
+    connection: apsw.Connection,
+    run: Run,
+    chunk: Chunk,
+    known: tuple[SenderDecl, int | None] | None,
+) -> ChunkFacts:
+    """Return what a rule may look at before it accepts a chunk."""
+    return ChunkFacts(
+        run_id=run.run_id,
+        state=run.state,
+        declared=known is not None,
+        announced=known[1] if known else None,
+        stored=_stored_chunk(connection, run.run_id, chunk),
+        condemned=_is_condemned(connection, chunk),
+    )
 
 
 def _bind(
@@ -135,52 +153,57 @@ def _open_external(connection: apsw.Connection, run: NewRun) -> None:
         look_at_barrier(connection, opened, 1, lambda some: not some, now_ms=run.created_ms)
 
 
+def insert_run(connection: apsw.Connection, run: NewRun) -> bool:
+    """Insert a run in state OPEN, its senders and its ingress topics. False: it exists."""
+    connection.execute(
+        """INSERT INTO run (run_id, client, pipeline, fingerprint, segments, state,
+                            created_ms, updated_ms)
+           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7) ON CONFLICT (run_id) DO NOTHING""",
+        (
+            run.run_id,
+            run.client,
+            run.pipeline,
+            canonical(run.fingerprint),
+            run.segments,
+            RunState.OPEN,
+            run.created_ms,
+        ),
+    )
+    if connection.changes() == 0:
+        return False
+    for position, declared in enumerate(run.senders, start=1):
+        invariant(
+            declared.segment <= run.segments,
+            f"table {declared.table} is of segment {declared.segment} of {run.segments}",
+        )
+        connection.execute(
+            "INSERT INTO sender VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
+            (
+                run.run_id,
+                declared.table,
+                declared.sender,
+                position,
+                declared.segment,
+                declared.whole,
+                declared.produced,
+            ),
+        )
+    for segment in range(1, run.segments + 1):
+        topic = ingress_topic(run.run_id, segment)
+        make_topic(connection, topic, 1)
+        know_group(connection, topic, ENGINE_GROUP)
+    if run.producer:
+        _open_external(connection, run)
+    return True
+
+
 class IntakePart(Part):
     """Fills `holdfast.store.contract.IntakeStore`."""
 
     def create_run(self, run: NewRun) -> bool:
         """Create a run in state OPEN, its senders, and its ingress topics."""
         with self._database.transaction() as connection:
-            connection.execute(
-                """INSERT INTO run (run_id, client, pipeline, fingerprint, segments, state,
-                                    created_ms, updated_ms)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7) ON CONFLICT (run_id) DO NOTHING""",
-                (
-                    run.run_id,
-                    run.client,
-                    run.pipeline,
-                    canonical(run.fingerprint),
-                    run.segments,
-                    RunState.OPEN,
-                    run.created_ms,
-                ),
-            )
-            if connection.changes() == 0:
-                return False
-            for position, declared in enumerate(run.senders, start=1):
-                invariant(
-                    declared.segment <= run.segments,
-                    f"table {declared.table} is of segment {declared.segment} of {run.segments}",
-                )
-                connection.execute(
-                    "INSERT INTO sender VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
-                    (
-                        run.run_id,
-                        declared.table,
-                        declared.sender,
-                        position,
-                        declared.segment,
-                        declared.whole,
-                        declared.produced,
-                    ),
-                )
-            for segment in range(1, run.segments + 1):
-                topic = ingress_topic(run.run_id, segment)
-                make_topic(connection, topic, 1)
-                know_group(connection, topic, ENGINE_GROUP)
-            if run.producer:
-                _open_external(connection, run)
-        return True
+            return insert_run(connection, run)
 
     def bind_inputs(
         self,
@@ -202,7 +225,7 @@ class IntakePart(Part):
             require_state(run, RunState.OPEN)
             senders = {
                 (table, sender): _declared(
-                    _sender_of(connection, run_id, table=table, sender=sender), table
+                    sender_of(connection, run_id, table=table, sender=sender), table
                 )
                 for table, sender in {(chunk.table, chunk.sender) for chunk in chunks}
             }
@@ -219,15 +242,8 @@ class IntakePart(Part):
         """Bind one chunk and append its reference to its segment's topic, if `rule` says so."""
         with self._database.transaction() as connection:
             run = lock_run(connection, run_id)
-            known = _sender_of(connection, run_id, table=chunk.table, sender=chunk.sender)
-            facts = ChunkFacts(
-                run_id=run_id,
-                state=run.state,
-                declared=known is not None,
-                announced=known[1] if known else None,
-                stored=_stored_chunk(connection, run_id, chunk),
-                condemned=_is_condemned(connection, chunk),
-            )
+            known = sender_of(connection, run_id, table=chunk.table, sender=chunk.sender)
+            facts = chunk_facts(connection, run, chunk, known)
             if not rule(chunk, facts):
                 return False
             require_state(run, RunState.OPEN)
@@ -243,7 +259,7 @@ class IntakePart(Part):
         """Record a sender's END, if `rule` says so, and look at the barrier."""
         with self._database.transaction() as connection:
             run = lock_run(connection, run_id)
-            known = _sender_of(connection, run_id, table=end.table, sender=end.sender)
+            known = sender_of(connection, run_id, table=end.table, sender=end.sender)
             facts = EndFacts(
                 run_id=run_id,
                 state=run.state,

@@ -232,6 +232,36 @@ CREATE TABLE group_offset (
 ) STRICT, WITHOUT ROWID;
 """
 
+_CLIENTS = """
+CREATE INDEX run_by_client ON run (client, number);
+
+CREATE TABLE client (
+    client TEXT PRIMARY KEY CHECK (client <> ''),
+    weight INTEGER NOT NULL CHECK (weight >= 1),
+    quotas TEXT NOT NULL CHECK (json_valid(quotas)),
+    created_ms INTEGER NOT NULL,
+    revoked INTEGER NOT NULL CHECK (revoked IN (0, 1))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE token (
+    token_id TEXT PRIMARY KEY,
+    client TEXT NOT NULL REFERENCES client (client),
+    checksum TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    left_ms INTEGER CHECK (left_ms >= 0)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX token_by_client ON token (client);
+CREATE INDEX token_in_grace ON token (left_ms) WHERE left_ms > 0;
+
+CREATE TABLE opening (
+    run_id TEXT PRIMARY KEY REFERENCES run (run_id),
+    client TEXT NOT NULL REFERENCES client (client),
+    key TEXT NOT NULL,
+    declaration TEXT NOT NULL CHECK (json_valid(declaration)),
+    UNIQUE (client, key)
+) STRICT, WITHOUT ROWID;
+"""
+
 _NOTICES = """
 CREATE INDEX run_by_state ON run (state, number) WHERE state <> 'SWEPT';
 
@@ -296,7 +326,7 @@ CREATE TABLE external_piece (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_RUNS + _WORK + _TOPICS, _NOTICES)
+MIGRATIONS: tuple[str, ...] = (_RUNS + _WORK + _TOPICS, _CLIENTS + _NOTICES)
 
 
 def version_of(connection: apsw.Connection) -> int:
