@@ -46,7 +46,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "psycopg": ("ledger",),
     "sqlite3": (),
     "confluent_kafka": (),
-    "aio_pika": (),
+    "aio_pika": ("amqp",),
     "pickle": (),
     "cloudpickle": (),
     "marshal": (),

@@ -55,6 +55,7 @@ POINTS: dict[str, str] = {
     "delivery.done.after": "The run is DONE, the caller has not heard of it.",
     "blobs.create.written": "A blob is durable under its temporary name.",
     "blobs.create.linked": "A blob has its name, the directory entry may not be durable.",
+    "queue.bury.after": "A dead letter is confirmed, the message it copies is not acked.",
     "store.transaction.before": "A store transaction is complete in memory, not committed.",
     "store.transaction.after": "A store transaction is durable, its caller has not heard of it.",
     "ledger.owner.before": "An owner's lock is held, no row names it.",

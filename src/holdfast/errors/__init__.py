@@ -28,6 +28,7 @@
     |   +-- KeyInvalid               KEY_INVALID
     |   +-- CallInputChanged         CALL_INPUT_CHANGED
     |   +-- BudgetSpent              BUDGET_SPENT
+    |   +-- QueueMismatch            QUEUE_MISMATCH
     +-- EnvironmentFailed            the machine cannot do it now; run again when it can
     |   +-- StateBusy                STATE_BUSY
     |   +-- DiskFull                 DISK_FULL
@@ -44,6 +45,11 @@
     |   +-- LedgerMismatch           LEDGER_MISMATCH
     |   +-- LedgerUnreachable        LEDGER_UNREACHABLE
     |   +-- LedgerRefused            LEDGER_REFUSED
+    |   +-- BrokerUnreachable        BROKER_UNREACHABLE
+    |   +-- BrokerRefused            BROKER_REFUSED
+    |   +-- MessageUnroutable        MESSAGE_UNROUTABLE
+    |   +-- MessageReturned          MESSAGE_RETURNED
+    |   +-- MessageNacked            MESSAGE_NACKED
     +-- DataError                    the bytes are not what they should be
     |   +-- BadRows                  BAD_ROWS
     |   +-- HeaderWrong              HEADER_WRONG
@@ -61,6 +67,14 @@ text and `from_text` finds it again.
 
 from __future__ import annotations
 
+from holdfast.errors.broker import (
+    BrokerRefused,
+    BrokerUnreachable,
+    MessageNacked,
+    MessageReturned,
+    MessageUnroutable,
+    QueueMismatch,
+)
 from holdfast.errors.caller import (
     ChunkConflict,
     EndConflict,
@@ -135,6 +149,8 @@ __all__ = [
     "BadRows",
     "Blame",
     "BodyTooLarge",
+    "BrokerRefused",
+    "BrokerUnreachable",
     "BudgetSpent",
     "CallFailed",
     "CallInputChanged",
@@ -161,10 +177,14 @@ __all__ = [
     "LedgerMismatch",
     "LedgerRefused",
     "LedgerUnreachable",
+    "MessageNacked",
+    "MessageReturned",
+    "MessageUnroutable",
     "PathUnknown",
     "PieceUnknown",
     "PipelineInvalid",
     "ProviderBusy",
+    "QueueMismatch",
     "QuotaReached",
     "RunClosed",
     "RunConflict",

@@ -1,0 +1,1 @@
+"""RabbitMQ queues and exchanges, synchronous outside. The only importer of aio-pika."""

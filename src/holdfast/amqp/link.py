@@ -1,0 +1,314 @@
+"""One connection to a broker at a time, made again when it breaks. Lives in the loop's thread.
+
+aio-pika also offers connections that mend themselves. Here a broken one is never mended, it is
+replaced: then it is certain which delivery tags died with it, and every publisher hears whether
+its message was confirmed (docs/adr/0022).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.exceptions import (
+    AMQPError,
+    AuthenticationError,
+    ChannelInvalidStateError,
+    DeliveryError,
+    ProbableAuthenticationError,
+    PublishError,
+)
+
+from holdfast._base.clock import Clock
+from holdfast.amqp.address import Address
+from holdfast.amqp.contract import Message
+from holdfast.amqp.topology import QueueSpec, declarations, version_of
+from holdfast.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    HoldfastError,
+    MessageNacked,
+    MessageReturned,
+    MessageUnroutable,
+    QueueMismatch,
+)
+
+CONNECT_S = 10.0
+"""For one try at a connection. Shorter: a busy broker's greeting is missed."""
+HEARTBEAT_S = 15
+"""A line that is dead without having said so is noticed after two of these."""
+PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Between two tries at a connection; the last one repeats."""
+IN_FLIGHT_MAX = 512
+"""Messages sent but not confirmed. Fewer: the broker's fsync is shared by fewer. More: memory."""
+NO_ROUTE = 312
+_LOST = (AMQPError, ChannelInvalidStateError, ConnectionError, OSError, TimeoutError, EOFError)
+"""What a call on a connection that broke may end with."""
+
+for _name in ("aio_pika", "aiormq"):
+    # Errors reach our callers by name; without a handler Python would print them as well.
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+class Link:
+    """Connects, declares and publishes."""
+
+    def __init__(self, address: Address, *, clock: Clock, patience_s: float) -> None:
+        """`patience_s`: how long a call goes on trying while the broker is away."""
+        self.address, self._clock, self._patience_s = address, clock, patience_s
+        self._connection: AbstractConnection | None = None
+        self._publishing: AbstractChannel | None = None
+        self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
+        self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._named: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    def deadline(self) -> float:
+        """Return until when a call that begins now goes on trying."""
+        return self._clock.monotonic_s() + self._patience_s
+
+    async def connection(self, deadline: float) -> AbstractConnection:
+        """Return the open connection; makes one if there is none.
+
+        Raises:
+            BrokerUnreachable: there was none until the deadline.
+            BrokerRefused: the broker does not know this user.
+        """
+        async with self._connecting:
+            for pause_s in _pauses():
+                if self._connection is not None and not _is_closed(self._connection):
+                    return self._connection
+                try:
+                    self._connection = await aio_pika.connect(
+                        self.address.url, timeout=CONNECT_S, heartbeat=HEARTBEAT_S
+                    )
+                except (AuthenticationError, ProbableAuthenticationError) as error:
+                    raise self._refused(error) from None
+                except _LOST as error:
+                    await self._wait(pause_s, deadline, error)
+        raise AssertionError("pauses do not end")
+
+    async def open_channel(self, deadline: float, *, confirms: bool) -> AbstractChannel:
+        """Return a new channel. With `confirms` it tells the fate of everything published."""
+        for pause_s in _pauses():
+            try:
+                connection = await self.connection(deadline)
+                channel = connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
+                await asyncio.wait_for(channel.initialize(), CONNECT_S)
+            except _LOST as error:
+                await self._wait(pause_s, deadline, error)
+            else:
+                return channel
+        raise AssertionError("pauses do not end")
+
+    async def publish(
+        self, exchange: str, key: str, message: Message, deadline: float | None = None
+    ) -> None:
+        """Send; returns when the broker confirmed that it is in a queue, durably.
+
+        A connection that breaks before the confirm leaves the outcome unknown: it is sent again,
+        under the same name, until the deadline.
+
+        Raises:
+            MessageUnroutable, MessageReturned, MessageNacked: it was not sent.
+            BrokerUnreachable, BrokerRefused: it may or may not have been.
+        """
+        deadline = self.deadline() if deadline is None else deadline
+        async with self._room, self._alone(message.message_id):
+            for pause_s in _pauses():
+                try:
+                    await self._publish_once(exchange, key, message, deadline)
+                    return
+                except _LOST as error:
+                    if (refusal := self._refusal(exchange, key, message, error)) is not None:
+                        raise refusal from None
+                    await self._wait(pause_s, deadline, error)
+
+    async def _publish_once(
+        self, exchange: str, key: str, message: Message, deadline: float
+    ) -> None:
+        async with self._opening:
+            channel = self._publishing
+            if channel is None or channel.is_closed:
+                channel = await self.open_channel(deadline, confirms=True)
+                self._publishing = channel
+        sent = aio_pika.Message(
+            message.body,
+            headers=dict(message.headers),
+            message_id=message.message_id or None,
+            type=message.kind or None,
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        )
+        underlay = await channel.get_underlay_channel()
+        left_s = max(deadline - self._clock.monotonic_s(), 0.001)
+        try:
+            await underlay.basic_publish(
+                message.body,
+                exchange=exchange,
+                routing_key=key,
+                properties=sent.properties,
+                mandatory=True,
+                timeout=left_s,
+            )
+        except asyncio.CancelledError:
+            # The library also cancels those that wait on a channel which it closes.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise ConnectionError("the channel was closed") from None
+
+    def _refusal(
+        self, exchange: str, key: str, message: Message, error: BaseException
+    ) -> HoldfastError | None:
+        """Return the named error if the broker said no to this very message; None: try again."""
+        target = f"exchange {exchange!r}, key {key!r}" if exchange else f"queue {key!r}"
+        name = message.message_id or "without a name"
+        text = self.address.safe(_said(error))
+        if isinstance(error, PublishError):
+            code = getattr(error.frame, "reply_code", None)
+            kind = MessageUnroutable if code == NO_ROUTE else MessageReturned
+            return kind(target=target, message=name, error=text)
+        if isinstance(error, DeliveryError):
+            return MessageNacked(target=target, message=name)
+        # These close the channel, and so end everybody's calls: only the one they name is meant.
+        if "NOT_FOUND" in text and f"'{exchange}'" in text:
+            return MessageUnroutable(target=target, message=name, error=text)
+        if "ACCESS_REFUSED" in text and (f"'{exchange}'" in text or not exchange):
+            return BrokerRefused(broker=self.address.label, error=text)
+        return None
+
+    @asynccontextmanager
+    async def _alone(self, name: str) -> AsyncIterator[None]:
+        """Keep two messages of one name from being in flight together.
+
+        The library finds a returned message by its name, and would tell the wrong one.
+        """
+        if not name:
+            yield
+            return
+        lock, users = self._named.get(name, (asyncio.Lock(), 0))
+        self._named[name] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._named[name]
+            self._named[name] = (lock, users - 1)
+            if users == 1:  # not before: those that wait for the lock are users too
+                del self._named[name]
+
+    async def declare_queue(self, spec: QueueSpec, deadline: float | None = None) -> None:
+        """Make sure that a queue and its two neighbours are there.
+
+        Raises:
+            QueueMismatch: one exists with other settings.
+            BrokerUnreachable, BrokerRefused: see `connection`.
+        """
+        async with self._channel_for(spec.name, deadline) as channel:
+            for name, arguments in declarations(spec, await self._version()).items():
+                await channel.declare_queue(name, durable=True, arguments=arguments)
+
+    async def _version(self) -> tuple[int, ...]:
+        connection = await self.connection(self.deadline())
+        transport = connection.transport
+        if transport is None:
+            raise ConnectionError("the connection was closed")
+        return version_of(transport.connection.server_properties or {})
+
+    async def declare_exchange(self, name: str, kind: str) -> None:
+        """Make sure that a durable exchange is there. Raises as `declare_queue`."""
+        async with self._channel_for(name, None) as channel:
+            await channel.declare_exchange(name, type=kind, durable=True)
+
+    async def bind(self, exchange: str, queue: str, key: str) -> None:
+        """Let an exchange pass messages with this key on to a queue."""
+        async with self._channel_for(exchange, None) as channel:
+            underlay = await channel.get_underlay_channel()
+            await underlay.queue_bind(queue, exchange=exchange, routing_key=key)
+
+    async def delete(self, *queues: str) -> None:
+        """Delete queues with all that is in them. One that is not there is no error."""
+        async with self._channel_for(queues[0], None) as channel:
+            for queue in queues:
+                await channel.queue_delete(queue)
+
+    async def depth(self, queue: str) -> int | None:
+        """Return how many messages wait in a queue; None if there is no such queue."""
+        try:
+            async with self._channel_for(queue, None) as channel:
+                found = await channel.declare_queue(queue, passive=True)
+                return found.declaration_result.message_count or 0
+        except MessageUnroutable:
+            return None
+
+    async def get(self, queue: str) -> tuple[AbstractChannel, Any] | None:
+        """Take one message out of a queue, un-acked on a channel of its own; None if it is empty.
+
+        Whoever closes the channel without an ack gives the message back.
+        """
+        channel = await self.open_channel(self.deadline(), confirms=False)
+        found = await (await channel.get_queue(queue, ensure=False)).get(fail=False)
+        if found is None:
+            await channel.close()
+            return None
+        return channel, found
+
+    @asynccontextmanager
+    async def _channel_for(
+        self, name: str, deadline: float | None
+    ) -> AsyncIterator[AbstractChannel]:
+        """Give a channel for questions about `name`; its refusals get our names."""
+        deadline = self.deadline() if deadline is None else deadline
+        channel = await self.open_channel(deadline, confirms=False)
+        try:
+            yield channel
+        except _LOST as error:
+            text = self.address.safe(_said(error))
+            if "PRECONDITION_FAILED" in text:
+                raise QueueMismatch(queue=name, error=text) from None
+            if "NOT_FOUND" in text:
+                raise MessageUnroutable(target=name, message="", error=text) from None
+            if "ACCESS_REFUSED" in text:
+                raise BrokerRefused(broker=self.address.label, error=text) from None
+            raise self._unreachable(error) from None
+        finally:
+            with suppress(*_LOST, asyncio.CancelledError):
+                await channel.close()
+
+    async def _wait(self, pause_s: float, deadline: float, error: BaseException) -> None:
+        if self._clock.monotonic_s() + pause_s > deadline:
+            raise self._unreachable(error) from None
+        await asyncio.sleep(pause_s)
+
+    def _unreachable(self, error: BaseException) -> BrokerUnreachable:
+        return BrokerUnreachable(broker=self.address.label, error=self.address.safe(_said(error)))
+
+    def _refused(self, error: BaseException) -> BrokerRefused:
+        return BrokerRefused(broker=self.address.label, error=self.address.safe(_said(error)))
+
+    async def close(self) -> None:
+        """Hang up. What consumers hold un-acked goes back to its queues."""
+        if self._connection is not None:
+            with suppress(*_LOST, asyncio.CancelledError):
+                await asyncio.wait_for(self._connection.close(), CONNECT_S)
+
+
+def _pauses() -> Any:
+    yield from PAUSES_S
+    while True:
+        yield PAUSES_S[-1]
+
+
+def _is_closed(connection: AbstractConnection) -> bool:
+    transport = connection.transport
+    return connection.is_closed or transport is None or transport.connection.is_closed
+
+
+def _said(error: BaseException) -> str:
+    """Return what the broker or the machine said, not the library's essay about it."""
+    parts = [str(part) for part in error.args if isinstance(part, (str, int)) and str(part)]
+    return ", ".join(parts) or repr(error)
