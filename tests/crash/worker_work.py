@@ -18,38 +18,29 @@ from holdfast.worker.loop import Worker
 from holdfast.worker.messages import Chunk, End, Message, decode, encode
 from holdfast.worker.persistence import PersistenceService
 from holdfast.worker.ports import LogInbox, LogOutbox
+from holdfast.worker.roles import NoState, Output, Part
 
 CLIENTS = ("ada", "bob")
 SENDERS = ("north", "south")
 CHUNKS = 3
+BATCH = 2
 Clients = tuple[str, ...]
 NAMES = {"0": "latte", "1": "mocha", "2": "tea"}
 
 
-class NoState:
-    """The state of a role that remembers nothing."""
-
-    def to_bytes(self) -> bytes:
-        return b""
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> NoState:
-        assert data == b""
-        return cls()
-
-
 class KeepLarge:
-    """A filter: sales of 10 and more."""
+    """A filter: sales of 10 and more. It has one output and answers every chunk."""
 
-    output, forwards, first = "large", True, ""
+    outputs, first = (Output("sum", "large"),), ()
 
     def start(self) -> NoState:
         return NoState()
 
-    def apply(self, state: NoState, chunk: Chunk) -> bytes:
-        return json.dumps([row for row in json.loads(chunk.payload) if row[1] >= 10]).encode()
+    def apply(self, state: NoState, chunk: Chunk) -> list[Part]:
+        rows = [row for row in json.loads(chunk.payload) if row[1] >= 10]
+        return [Part("sum", "large", json.dumps(rows).encode())]
 
-    def results(self, state: NoState) -> list[bytes]:
+    def results(self, state: NoState) -> list[Part]:
         return []
 
 
@@ -74,21 +65,22 @@ class Totals:
 class SumByName:
     """An aggregator that looks names up: what is sold waits until all names are known."""
 
-    output, forwards, first = "totals", False, "names"
+    outputs, first = (Output("out", "totals"),), ("names",)
 
     def start(self) -> Totals:
         return Totals()
 
-    def apply(self, state: Totals, chunk: Chunk) -> bytes:
+    def apply(self, state: Totals, chunk: Chunk) -> list[Part]:
         if chunk.table_type == "names":
             state.names.update(json.loads(chunk.payload))
         else:
             for item, amount in json.loads(chunk.payload):
                 state.sums[state.names[item]] += amount
-        return b""
+        return []
 
-    def results(self, state: Totals) -> list[bytes]:
-        return [json.dumps(pair).encode() for pair in sorted(state.sums.items())]
+    def results(self, state: Totals) -> list[Part]:
+        pairs = sorted(state.sums.items())
+        return [Part("out", "totals", json.dumps(pair).encode()) for pair in pairs]
 
 
 def sales(client: str, sender: str, ordinal: int) -> list[tuple[str, int]]:
@@ -152,15 +144,19 @@ def run(clients: Clients, root: Path) -> None:
     with opened(root) as log:
         _fill(log, "sales", sent_sales(clients))
         books = PersistenceService(root / "filter", "filter", commit_interval=2)
-        inbox, outbox = LogInbox(log, "sales", "filter"), LogOutbox(log, "large")
+        inbox, outbox = LogInbox(log, "sales", "filter"), {"sum": LogOutbox(log, "large")}
         senders: dict[str, list[str]] = {"sales": list(SENDERS)}
-        Worker("filter", KeepLarge(), books, inbox, outbox, senders=senders).run_until_idle()
+        Worker(
+            "filter", KeepLarge(), books, inbox, outbox, senders=senders, batch_size=BATCH
+        ).run_until_idle()
         books.close()
         _fill(log, "large", sent_names(clients))
         books = PersistenceService(root / "sum", "sum", commit_interval=2)
-        inbox, outbox = LogInbox(log, "large", "sum"), LogOutbox(log, "totals")
-        senders = {"large": [f"filter/{one}" for one in SENDERS], "names": ["menu"]}
-        Worker("sum", SumByName(), books, inbox, outbox, senders=senders).run_until_idle()
+        inbox, outbox = LogInbox(log, "large", "sum"), {"out": LogOutbox(log, "totals")}
+        senders = {"large": ["filter"], "names": ["menu"]}
+        Worker(
+            "sum", SumByName(), books, inbox, outbox, senders=senders, batch_size=BATCH
+        ).run_until_idle()
         books.close()
 
 

@@ -19,7 +19,7 @@ RECORDS: list[Record] = [(1, b"one"), (2, b""), (3, b"three" * 5)]
 def written(directory: Path, records: list[Record]) -> bytes:
     journal = Journal(directory, "w")
     for kind, payload in records:
-        journal.append(kind, payload)
+        journal.append([(kind, payload)])
     size = journal.size
     journal.close()
     data = (directory / "journal").read_bytes()
@@ -83,9 +83,9 @@ def test_another_workers_or_a_newer_journal_is_refused(tmp_path: Path) -> None:
 def test_a_rewritten_journal_holds_what_was_given_and_takes_more(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "w")
     for kind, payload in RECORDS:
-        journal.append(kind, payload)
+        journal.append([(kind, payload)])
     journal.rewrite(RECORDS[1:])
-    journal.append(9, b"after")
+    journal.append([(9, b"after")])
     assert journal.size == (tmp_path / "journal").stat().st_size
     journal.close()
     assert reopened(tmp_path) == [*RECORDS[1:], (9, b"after")]
@@ -126,9 +126,9 @@ def test_after_a_failed_fsync_nothing_more_is_taken(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(DiskFull):
-            journal.append(1, b"lost")
+            journal.append([(1, b"lost")])
     with pytest.raises(StorageFailed):
-        journal.append(1, b"more")
+        journal.append([(1, b"more")])
     with pytest.raises(StorageFailed):
         journal.rewrite([])
     journal.close()

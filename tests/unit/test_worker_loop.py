@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,9 +43,9 @@ class Bench:
         for topic in ("in", "out"):
             self.log.create_topic(topic)
         self.service = PersistenceService(directory, "sum")
-        inbox, outbox = LogInbox(self.log, "in", "sum"), LogOutbox(self.log, "out")
+        inbox, outboxes = LogInbox(self.log, "in", "sum"), {"out": LogOutbox(self.log, "out")}
         self.worker: Worker[Totals] = Worker(
-            "sum", SumByName(), self.service, inbox, outbox, senders=SENDERS
+            "sum", SumByName(), self.service, inbox, outboxes, senders=SENDERS
         )
 
     def feed(self, *messages: Message) -> list[Message]:
@@ -142,14 +142,15 @@ class Order(list[str]):
     def receive_from(self, messages: Iterable[Message]) -> None:
         self.left = [Delivery(message, n) for n, message in enumerate(messages)]
 
-    def receive(self) -> Delivery | None:
-        return self.left.pop(0) if self.left else None
+    def receive(self, count: int) -> list[Delivery]:
+        found, self.left = self.left[:count], self.left[count:]
+        return found
 
-    def ack(self, delivery: Delivery) -> None:
-        self.append(f"ack {type(delivery.message).__name__}")
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        self.extend(f"ack {type(delivery.message).__name__}" for delivery in deliveries)
 
-    def send(self, message: Message) -> None:
-        self.append(f"send {type(message).__name__}")
+    def send(self, messages: Sequence[Message]) -> None:
+        self.extend(f"send {type(message).__name__}" for message in messages)
 
 
 class Noting(PersistenceService):
@@ -178,17 +179,25 @@ class Noting(PersistenceService):
         self.order.append("finish")
 
 
-def test_the_order_is_the_promise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_the_order_is_the_promise(tmp_path: Path, batch_size: int) -> None:
     """No ack before its commit, no END before `results_sent`, no deletion before both flags."""
     order = Order()
     order.receive_from([Chunk("ada", "sales", "a", 1, b"[]"), End("ada", "sales", 1, "a")])
     service = Noting(tmp_path, "filter")
     service.order = order
-    worker = Worker("filter", KeepLarge(), service, order, order, senders={"sales": ["a"]})
+    senders, outboxes = {"sales": ["a"]}, {"sum": order}
+    worker = Worker(
+        "filter", KeepLarge(), service, order, outboxes, senders=senders, batch_size=batch_size
+    )
     worker.run_until_idle()
+    first = ["ack Chunk", "send Chunk", "send commit"]
+    came = ["data commit", *first, "END commit", "ack End"]
+    if batch_size > 1:
+        came = ["data commit", "END commit", "ack Chunk", "ack End", *first[1:]]
     assert order == [
-        *("data commit", "ack Chunk", "send Chunk", "send commit"),
-        *("END commit", "ack End", "state commit", "send commit"),
+        *came,
+        *("state commit", "send commit"),
         *("send End", "send commit", "send commit", "finish"),
     ]
 
@@ -201,17 +210,17 @@ def test_only_the_end_is_sent_again_when_the_results_are_out(tmp_path: Path) -> 
     for end in (NAMES_END, End("ada", "large", 1, "a"), End("ada", "large", 0, "b")):
         service.commit_end(end)
     service.commit_send_ack("ada", digest("results_sent", "ada"))
-    Worker("w", SumByName(), service, order, order, senders=SENDERS)
+    Worker("w", SumByName(), service, order, {"out": order}, senders=SENDERS)
     assert order == ["send End"]
     assert service.clients() == []
 
 
 def test_a_worker_that_cannot_be_is_refused(tmp_path: Path) -> None:
     order, service = Order(), PersistenceService(tmp_path, "w")
-    with pytest.raises(UsageInvalid):
-        Worker("w", KeepLarge(), service, order, order, senders={"sales": ["a"], "more": ["a"]})
-    with pytest.raises(UsageInvalid):
-        Worker("w", SumByName(), service, order, order, senders={"large": ["a"]})
+    with pytest.raises(UsageInvalid, match="no outbox for"):
+        Worker("w", KeepLarge(), service, order, {"other": order}, senders={"sales": ["a"]})
+    with pytest.raises(UsageInvalid, match="waits for table names"):
+        Worker("w", SumByName(), service, order, {"out": order}, senders={"large": ["a"]})
 
 
 @pytest.mark.parametrize("crash", ["crash_after_two_chunks", "crash_after_end_processed"])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from holdfast._base import frames
@@ -95,14 +95,18 @@ class Journal:
         for kind, start, stop in places[1:]:
             yield kind, data[start + HEADER_BYTES : stop]
 
-    def append(self, kind: int, payload: bytes) -> None:
-        """Add a record; it is durable when this returns.
+    def append(self, records: Sequence[Record]) -> None:
+        """Add records; all are durable when this returns, for the price of one fsync.
 
-        1. The frame is written at the end of the file. Crash in it: a torn tail, cut off on open.
-        2. fsync. Crash before: the record is there or not, and nobody was told of it.
+        1. The frames are written at the end of the file. Crash in it: a torn tail, cut off on
+           open; those before it stand.
+        2. fsync. Crash before: the records are there or not, and nobody was told of them.
         """
         self._refuse_after_failure()
-        data = frames.encode(Frame(kind, self._sequence, payload))
+        data = b"".join(
+            frames.encode(Frame(kind, sequence, payload))
+            for sequence, (kind, payload) in enumerate(records, self._sequence)
+        )
         self._failed = True
         with os_errors(self.path):
             view = memoryview(data)
@@ -111,7 +115,7 @@ class Journal:
             crashpoint("worker.journal.written")
             os.fsync(self._file)
         self._failed = False
-        self._sequence += 1
+        self._sequence += len(records)
         self.size += len(data)
 
     def rewrite(self, records: Iterable[Record]) -> None:

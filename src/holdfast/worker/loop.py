@@ -1,15 +1,17 @@
-"""The loop of a worker: consume, data commit, ack, apply, state commit, send, send commit.
+"""The loop of a worker: consume, data commit, ack, apply, send, send commit, state commit.
 
-What a crash between two of them means:
+Messages are dealt with in batches: one fsync makes all data commits of a batch durable, one ack
+covers them. What a crash between two steps means:
 
-* before the data commit: the message comes again;
-* before the ack: it comes again, is known, and is only acked;
-* before the state commit: it is applied again, to the state that does not hold it;
-* before the send commit: the message goes out again under the same id.
+* before the data commit: the messages come again;
+* before the ack: they come again, are known, and are only acked;
+* before the send commit: the messages go out again under the same ids;
+* before the state commit: chunks are applied again, to the state that does not hold them, and what
+  they send is known to be sent.
 
 A client is finished when the chunks of every declared sender *equal* what its END announced. Then,
-in this order: the state is committed, the results are sent, `results_sent` is committed, the END is
-sent, `end_sent` is committed, the state is deleted. A worker that starts goes on at that step.
+in this order: the state is committed, the results are sent, `results_sent` is committed, the ENDs
+are sent, `end_sent` is committed, the state is deleted. A worker that starts goes on at that step.
 
 `apply` and `results` must depend on the state and the chunk alone: they are called again after a
 crash, and what they gave before may be with the next worker already.
@@ -17,46 +19,40 @@ crash, and what they gave before may be with the next worker already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import digest
-from holdfast._base.invariant import invariant
-from holdfast.errors import UsageInvalid
+from holdfast.errors import HoldfastError, UsageInvalid
 from holdfast.worker.crashes import crash_after_end_processed, crash_after_two_chunks
 from holdfast.worker.messages import Chunk, End, Message
-from holdfast.worker.persistence import PersistenceService, WorkingState
+from holdfast.worker.persistence import COMMIT_INTERVAL, PersistenceService
 from holdfast.worker.ports import Delivery, Inbox, Outbox
+from holdfast.worker.reports import TABLE_TYPE as REPORTS
+from holdfast.worker.reports import received_report, sent_report
+from holdfast.worker.roles import Numbered, Output, Part, RawState, Release, Role, S, Sent
 
-S = TypeVar("S", bound=WorkingState)
 
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """To whom a worker reports what it applied, and which outputs get no END from itself.
 
-class Role(Protocol[S]):
-    """What a worker does with chunks: the part that users write."""
+    The coordinator says the ENDs of the outputs that are `held`, when it releases their shards.
+    """
 
-    output: str
-    """The table type of what is sent."""
-    forwards: bool
-    """True: `apply` answers each chunk, which is sent on at once under the chunk's own ordinal by
-    the sender `worker/sender`. False: `apply` only changes the state, and `results` are sent."""
-    first: str
-    """The table type that must be complete before chunks of others are applied; "" for none."""
-
-    def start(self) -> S:
-        """Return the state of a client of whom nothing came."""
-
-    def apply(self, state: S, chunk: Chunk) -> bytes:
-        """Change the state by one chunk; return what to send on, if the role forwards."""
-
-    def results(self, state: S) -> Sequence[bytes]:
-        """Return the results, when all chunks are applied; none if the role forwards."""
+    to: str
+    held: Sequence[Output] = ()
 
 
 class Worker(Generic[S]):
     """One worker: a role, its journal, where messages come from and where they go.
 
-    `senders` declares who fills each table; anybody else is refused.
+    `senders` declares who fills each table; anybody else is refused. `outboxes` leads to each
+    destination that the role names. `batch_size` messages share a data commit and an ack; more of
+    them are applied again after a crash.
     """
 
     def __init__(
@@ -65,127 +61,184 @@ class Worker(Generic[S]):
         role: Role[S],
         persistence: PersistenceService,
         inbox: Inbox,
-        outbox: Outbox,
+        outboxes: Mapping[str, Outbox],
         *,
         senders: Mapping[str, Sequence[str]],
+        reporting: Reporting | None = None,
+        batch_size: int = COMMIT_INTERVAL,
     ) -> None:
         self._name, self._role, self._persistence = name, role, persistence
-        self._inbox, self._outbox = inbox, outbox
+        self._inbox, self._outboxes, self._batch_size = inbox, outboxes, batch_size
         self._sources = [(table, sender) for table in senders for sender in senders[table]]
-        if role.first and role.first not in senders:
-            what = f"worker {name} waits for table {role.first}, which nobody fills"
-            raise UsageInvalid(what=what, remedy=f"Declare the senders of {role.first}.")
-        if role.forwards and len(senders) != 1:
-            what = f"worker {name} forwards chunks of {len(senders)} tables under one name"
-            raise UsageInvalid(what=what, remedy="Give each table a worker of its own.")
-        self._states: dict[str, S] = {}
+        self._reporting = reporting
+        self._outputs = [*role.outputs, *([Output(reporting.to, REPORTS)] if reporting else [])]
+        self._check_declarations(senders)
+        self._states: dict[str, Numbered[S]] = {}
+        self._outgoing: list[tuple[str, Message]] = []
+        self._left: list[Delivery] = []
         self._applied = 0
         self._recover()
         self._resume_pending_finalization()
 
+    def _check_declarations(self, senders: Mapping[str, Sequence[str]]) -> None:
+        for table in self._role.first:
+            if table not in senders:
+                what = f"worker {self._name} waits for table {table}, which nobody fills"
+                raise UsageInvalid(what=what, remedy=f"Declare the senders of {table}.")
+        for output in self._outputs:
+            if output.to not in self._outboxes:
+                what = f"worker {self._name} sends to {output.to}, which it has no outbox for"
+                raise UsageInvalid(what=what, remedy=f"Give it an outbox {output.to}.")
+
     def run_until_idle(self) -> None:
         """Deal with messages until the inbox has none."""
-        while self.handle_next():
+        while self.handle_batch():
             pass
 
-    def handle_next(self) -> bool:
-        """Deal with the next message. False: there is none."""
-        delivery = self._inbox.receive()
-        if delivery is None:
+    def handle_batch(self) -> bool:
+        """Deal with the next messages. False: there are none.
+
+        1. Data commit of all. 2. Ack. 3. Apply those that need not wait, send what they give.
+        4. State commit, where due. 5. See what is complete.
+
+        Raises:
+            HoldfastError: the first of them cannot be taken. It is not acked.
+        """
+        deliveries = self._left or self._inbox.receive(self._batch_size)
+        if not deliveries:
             return False
-        message = delivery.message
-        if isinstance(message, Chunk):
-            self._guard(message, message.table_type)
-            self._handle_chunk(delivery, message)
-        elif isinstance(message, End):
-            self._guard(message, message.table_type)
-            self._handle_end(delivery, message)
-        else:
-            self._guard(message, "")
+        crashpoint("worker.data.before")
+        taken, ready = self._commit_data(deliveries)
+        self._left = list(deliveries[len(taken) :])
+        crashpoint("worker.data.after")
+        self._inbox.ack(taken)
+        crashpoint("worker.ack.after")
+        self._apply_all(ready)
+        if any(isinstance(delivery.message, End) for delivery in taken):
+            crash_after_end_processed()
+            crashpoint("worker.end.after")
+        for client in dict.fromkeys(delivery.message.client for delivery in taken):
+            self._check(client)
         return True
 
-    def _guard(self, message: Message, table_type: str) -> None:
+    def _commit_data(
+        self, deliveries: Sequence[Delivery]
+    ) -> tuple[Sequence[Delivery], list[Chunk]]:
+        """Commit what came: all, or those before one that is refused.
+
+        Returns them, and the chunks among them that are to be applied now.
+        """
+        ready: list[Chunk] = []
+        with self._persistence.grouped():
+            for place, delivery in enumerate(deliveries):
+                try:
+                    ready += self._commit_message(delivery.message)
+                except HoldfastError:
+                    if place == 0:
+                        raise
+                    return deliveries[:place], ready
+        return deliveries, ready
+
+    def _commit_message(self, message: Message) -> list[Chunk]:
+        """Commit one message. An END is never buffered. Returns the chunk if it need not wait."""
+        self._guard(message)
+        if isinstance(message, End):
+            self._persistence.commit_end(message)
+        elif isinstance(message, Chunk) and not self._persistence.chunk_has_come(message.id):
+            if self._may_apply(message):
+                self._persistence.commit_processing_chunk(message)
+                return [message]
+            self._persistence.append_chunk_to_buffer(message)
+        return []
+
+    def _guard(self, message: Message) -> None:
         """Refuse what this worker does not expect: acking it would lose it without a word."""
-        if (table_type, message.sender) not in self._sources:
+        table_type = message.table_type if isinstance(message, Chunk | End) else ""
+        if not table_type or (table_type, message.sender) not in self._sources:
             what = (
                 f"worker {self._name} got {type(message).__name__} of client {message.client},"
                 f" table {table_type or 'none'}, sender {message.sender}, which is not declared"
             )
             raise UsageInvalid(what=what, remedy="Declare it in senders, or route it elsewhere.")
 
-    def _handle_chunk(self, delivery: Delivery, chunk: Chunk) -> None:
-        """1. Data commit. 2. Ack. 3. Apply, unless it has to wait. 4. State commit, when due."""
-        if self._persistence.chunk_has_come(chunk.id):
-            self._inbox.ack(delivery)
-            return
-        waits = not self._may_apply(chunk)
-        crashpoint("worker.data.before")
-        if waits:
-            self._persistence.append_chunk_to_buffer(chunk)
-        else:
-            self._persistence.commit_processing_chunk(chunk)
-        crashpoint("worker.data.after")
-        self._inbox.ack(delivery)
-        crashpoint("worker.ack.after")
-        if not waits:
-            self._apply(chunk)
-            if self._persistence.should_commit_state(chunk.client):
-                self._commit_state(chunk)
-        self._check(chunk.client)
-
-    def _handle_end(self, delivery: Delivery, end: End) -> None:
-        """1. The END is committed at once, never buffered. 2. Ack. 3. See what it completes."""
-        crashpoint("worker.end.before")
-        self._persistence.commit_end(end)
-        crashpoint("worker.end.after")
-        self._inbox.ack(delivery)
-        crash_after_end_processed()
-        self._check(end.client)
-
-    def _state(self, client: str) -> S:
+    def _state(self, client: str) -> Numbered[S]:
         if client not in self._states:
             fresh = self._role.start()
-            found = self._persistence.recover_working_state(client, type(fresh))
-            self._states[client] = fresh if found is None else found
+            found = self._persistence.recover_working_state(client, RawState)
+            self._states[client] = (
+                Numbered(fresh) if found is None else Numbered.of(type(fresh), found.data)
+            )
         return self._states[client]
 
     def _may_apply(self, chunk: Chunk) -> bool:
         first = self._role.first
-        return not first or chunk.table_type == first or self._has_all(chunk.client, first)
+        return not first or chunk.table_type in first or self._has_all(chunk.client, first)
 
-    def _has_all(self, client: str, table_type: str = "") -> bool:
-        """Tell whether all senders of a table, or of all tables, are complete."""
+    def _has_all(self, client: str, tables: Sequence[str] = ()) -> bool:
+        """Tell whether all senders of some tables, or of all tables, are complete."""
         return all(
             self._persistence.is_complete(client, source)
             for source in self._sources
-            if not table_type or source[0] == table_type
+            if not tables or source[0] in tables
         )
 
+    def _apply_all(self, chunks: Sequence[Chunk]) -> None:
+        """Apply chunks in order, send what they give, and commit the states that are due.
+
+        A state commit counts chunks, so what they sent is safe before it.
+        """
+        last: dict[str, Chunk] = {}
+        for chunk in chunks:
+            self._apply(chunk)
+            last[chunk.client] = chunk
+        self._flush()
+        for client, chunk in last.items():
+            if self._persistence.should_commit_state(client):
+                self._commit_state(chunk)
+
     def _apply(self, chunk: Chunk) -> None:
-        answer = self._role.apply(self._state(chunk.client), chunk)
-        if self._role.forwards:
-            sender = self._sender_for(chunk.sender)
-            self._send(Chunk(chunk.client, self._role.output, sender, chunk.ordinal, answer))
+        crashpoint("worker.apply.before")
+        numbered = self._state(chunk.client)
+        self._queue(chunk.client, numbered, self._role.apply(numbered.state, chunk))
+        if self._reporting is not None:
+            report = Part(self._reporting.to, REPORTS, received_report(chunk.id))
+            self._queue(chunk.client, numbered, [report])
         crashpoint("worker.apply.after")
         self._applied += 1
         crash_after_two_chunks(self._applied)
 
-    def _sender_for(self, sender: str) -> str:
-        """Return under whose name a forwarded chunk goes: its ordinals stay without a gap."""
-        return f"{self._name}/{sender}"
+    def _queue(self, client: str, numbered: Numbered[S], sent: Iterable[Sent]) -> None:
+        """Give what is to be sent its number, and put it in line."""
+        for one in sent:
+            if isinstance(one, Release):
+                self._outgoing.append((one.to, one.end))
+                continue
+            if (one.to, one.table_type) not in self._outputs:
+                what = f"worker {self._name} sends {one.table_type} to {one.to}"
+                raise UsageInvalid(what=what, remedy="Declare it in the role's outputs.")
+            ordinal = numbered.number(one)
+            chunk = Chunk(client, one.table_type, self._name, ordinal, one.payload)
+            self._outgoing.append((one.to, chunk))
 
     def _commit_state(self, last: Chunk) -> None:
-        self._persistence.commit_working_state(self._state(last.client), last.id)
+        state = RawState(self._state(last.client).to_bytes())
+        self._persistence.commit_working_state(state, last.id)
         crashpoint("worker.state.after")
 
-    def _send(self, message: Message) -> None:
-        """1. Send. 2. Send commit. Crash between: it goes out again under the same id."""
-        if self._persistence.send_has_been_acknowledged(message.client, message.message_id):
-            return
-        crashpoint("worker.send.before")
-        self._outbox.send(message)
-        crashpoint("worker.send.after")
-        self._persistence.commit_send_ack(message.client, message.message_id)
+    def _flush(self) -> None:
+        """1. Send. 2. Send commit. Crash between: they go out again under the same ids."""
+        queued, self._outgoing = self._outgoing, []
+        unsent: dict[str, list[Message]] = {}
+        for to, one in queued:
+            if not self._persistence.send_has_been_acknowledged(one.client, _send_id(to, one)):
+                unsent.setdefault(to, []).append(one)
+        for to, messages in unsent.items():
+            crashpoint("worker.send.before")
+            self._outboxes[to].send(messages)
+            crashpoint("worker.send.after")
+            with self._persistence.grouped():
+                for one in messages:
+                    self._persistence.commit_send_ack(one.client, _send_id(to, one))
 
     def _check(self, client: str) -> None:
         """Apply what no longer has to wait; finish the client if nothing is missing."""
@@ -196,6 +249,7 @@ class Worker(Generic[S]):
                 self._apply(chunk)
             if waiting:
                 crashpoint("worker.buffer.applied")
+                self._flush()
                 self._commit_state(waiting[-1])
         if self._has_all(client):
             self._finalize(client)
@@ -205,24 +259,23 @@ class Worker(Generic[S]):
 
         1. Its last state is committed: what is published is what stands.
         2. Results are sent, each with its send commit; `results_sent`.
-        3. The END is sent, after all results; `end_sent`.
+        3. The ENDs are sent, after all results, to every output; `end_sent`.
         4. Both flags stand: the state is deleted.
         """
         last = self._persistence.recover_last_processing_chunk(client)
         if last is not None:
             self._commit_state(last)
         crashpoint("worker.publish.before")
-        results = self._role.results(self._state(client))
-        invariant(not (results and self._role.forwards), "a role that forwards has no results")
+        totals = self._queue_results(client)
         if not self._is_flagged(client, "results_sent"):
-            for ordinal, payload in enumerate(results, 1):
-                self._send(Chunk(client, self._role.output, self._name, ordinal, payload))
+            self._flush()
             crashpoint("worker.results.before")
             self._flag(client, "results_sent")
+        self._outgoing = []
         crashpoint("worker.results.after")
         if not self._is_flagged(client, "end_sent"):
-            for end in self._ends(client, len(results)):
-                self._send(end)
+            self._outgoing = [(output.to, end) for output, end in self._ends(client, totals)]
+            self._flush()
             crashpoint("worker.finish.before")
             self._flag(client, "end_sent")
         crashpoint("worker.finish.after")
@@ -230,14 +283,24 @@ class Worker(Generic[S]):
         self._states.pop(client, None)
         crashpoint("worker.clear.after")
 
-    def _ends(self, client: str, results: int) -> list[End]:
-        """Return the ENDs to send: one, or for a role that forwards one per sender of its own."""
-        output = self._role.output
-        if not self._role.forwards:
-            return [End(client, output, results, self._name)]
+    def _queue_results(self, client: str) -> Counter[Output]:
+        """Put results in line, numbered on from the committed state; return all totals."""
+        committed = self._state(client)
+        numbered = Numbered(committed.state, committed.counts.copy())
+        self._queue(client, numbered, self._role.results(committed.state))
+        if self._reporting is not None:
+            totals = {output: numbered.counts[output] for output in self._reporting.held}
+            report = Part(self._reporting.to, REPORTS, sent_report(totals))
+            self._queue(client, numbered, [report])
+        return numbered.counts
+
+    def _ends(self, client: str, totals: Counter[Output]) -> list[tuple[Output, End]]:
+        """Return the ENDs to send: for every output with its own count, save those held."""
+        held = self._reporting.held if self._reporting else ()
         return [
-            End(client, output, total, self._sender_for(sender))
-            for (_, sender), total in sorted(self._persistence.announced(client).items())
+            (output, End(client, output.table_type, totals[output], self._name))
+            for output in self._outputs
+            if output not in held
         ]
 
     def _is_flagged(self, client: str, flag: str) -> bool:
@@ -253,10 +316,16 @@ class Worker(Generic[S]):
             for chunk in came:
                 self._apply(chunk)
             if came:
+                self._flush()
                 self._commit_state(came[-1])
             crashpoint("worker.recover.each")
 
     def _resume_pending_finalization(self) -> None:
-        """Send what a crash kept back: waiting chunks, results, the END; or only delete."""
+        """Send what a crash kept back: waiting chunks, results, the ENDs; or only delete."""
         for client in self._persistence.clients():
             self._check(client)
+
+
+def _send_id(to: str, message: Message) -> str:
+    """Return the name of a send: the same message may go to two destinations."""
+    return digest("send", to, message.message_id)

@@ -10,10 +10,13 @@ sender; a sender numbers its chunks 1, 2, 3, ... so that there is nearly always 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
 from holdfast._base.intervals import Intervals
+from holdfast._base.invariant import invariant
 from holdfast.errors import ChunkConflict, EndConflict, UsageInvalid
 from holdfast.worker.books import (
     KIND_BUFFER,
@@ -62,6 +65,7 @@ class PersistenceService:
             what = f"commit_interval is {commit_interval}"
             raise UsageInvalid(what=what, remedy="Give 1 or more chunks.")
         self._interval = commit_interval
+        self._group: list[Record] | None = None
         self._journal = Journal(Path(directory), worker)
         self._books = Books(str(self._journal.path))
         for record in self._journal.records():
@@ -71,13 +75,43 @@ class PersistenceService:
         """Let go of the journal. May never be called: nothing durable depends on it."""
         self._journal.close()
 
-    def _commit(self, record: Record) -> None:
-        """Make a record durable, take it in, and rewrite the journal if most of it is dead.
+    @contextmanager
+    def grouped(self) -> Iterator[None]:
+        """Make all commits of the block durable at its end, with one fsync. Ack nothing in it.
 
-        The books follow the journal, never the other way round: what they say is durable.
+        Inside, the books are ahead of the journal. If the journal refuses, they forget everything,
+        so that nothing can be acked that is not durable: open the journal again.
         """
-        self._journal.append(*record)
-        self._books.apply(record)
+        invariant(self._group is None, "a group of commits inside another")
+        self._group = []
+        try:
+            yield
+        finally:
+            records, self._group = self._group, None
+            self._write(records)
+            self._compact_if_due()
+
+    def _commit(self, record: Record) -> None:
+        """Make a record durable and take it in; in a group, take it in now and write it later."""
+        if self._group is None:
+            self._write([record])
+            self._books.apply(record)
+            self._compact_if_due()
+        else:
+            self._group.append(record)
+            self._books.apply(record)
+
+    def _write(self, records: list[Record]) -> None:
+        if not records:
+            return
+        try:
+            self._journal.append(records)
+        except BaseException:  # raised again: books that are ahead of the journal must not be asked
+            self._books = Books(str(self._journal.path))
+            raise
+
+    def _compact_if_due(self) -> None:
+        """Rewrite the journal if most of it is dead."""
         size, live = self._journal.size, self._books.live_bytes
         if size > COMPACT_BYTES_MIN and size - live > live:
             self._journal.rewrite(self._books.records())

@@ -7,10 +7,12 @@ restarted worker sends once only; any other consumer drops it by the chunk's ide
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast._base.ids import Offset
+from holdfast.errors import HoldfastError
 from holdfast.log.contract import QueueBackend, Record
 from holdfast.worker.messages import Message, decode, encode
 
@@ -26,18 +28,21 @@ class Delivery:
 class Inbox(Protocol):
     """Where messages come from. What was not acked comes again after a restart."""
 
-    def receive(self) -> Delivery | None:
-        """Return the next message; None if there is none in time."""
+    def receive(self, count: int) -> list[Delivery]:
+        """Return the next messages, `count` at most; none if there is none in time."""
 
-    def ack(self, delivery: Delivery) -> None:
-        """Say that this message need not come again. Called after it was committed."""
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Say that these, and all received before them, need not come again.
+
+        Called after they were committed, in the order in which they were received.
+        """
 
 
 class Outbox(Protocol):
     """Where messages go."""
 
-    def send(self, message: Message) -> None:
-        """Send; returns when the message is safe there. The same may be sent again."""
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send in order; returns when all are safe there. The same may be sent again."""
 
 
 class LogInbox:
@@ -57,20 +62,31 @@ class LogInbox:
         backend.register_group(topic, group)
         self._next = backend.get_committed_offset(topic, group, partition=partition)
 
-    def receive(self) -> Delivery | None:
-        """Return the next message; None if there is none in time."""
-        found = self._backend.fetch(
-            self._topic, self._next, partition=self._partition, timeout_s=self._timeout_s
+    def receive(self, count: int) -> list[Delivery]:
+        """Return the next messages, `count` at most; none if there is none in time."""
+        found = self._backend.fetch_batch(
+            self._topic,
+            self._next,
+            count=count,
+            partition=self._partition,
+            timeout_s=self._timeout_s,
         )
-        if found is None:
-            return None
-        message = decode(found.record.value)
-        self._next = Offset(found.offset + 1)
-        return Delivery(message, found.offset)
+        deliveries: list[Delivery] = []
+        for stored in found:
+            try:
+                message = decode(stored.record.value)
+            except HoldfastError:
+                if deliveries:
+                    # Those before it are dealt with first; it is met again, at the front.
+                    break
+                raise
+            deliveries.append(Delivery(message, stored.offset))
+            self._next = Offset(stored.offset + 1)
+        return deliveries
 
-    def ack(self, delivery: Delivery) -> None:
-        """Commit the offset behind this message for the group."""
-        offset = Offset(delivery.tag + 1)
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Commit the offset behind the last of these for the group."""
+        offset = Offset(deliveries[-1].tag + 1)
         self._backend.commit_offset(self._topic, self._group, offset, partition=self._partition)
 
 
@@ -80,7 +96,7 @@ class LogOutbox:
     def __init__(self, backend: QueueBackend, topic: str, *, partition: int = 0) -> None:
         self._backend, self._topic, self._partition = backend, topic, partition
 
-    def send(self, message: Message) -> None:
-        """Append the message under its own id."""
-        record = Record(encode(message), record_id=message.message_id)
-        self._backend.produce(self._topic, record, partition=self._partition)
+    def send(self, messages: Sequence[Message]) -> None:
+        """Append the messages, each under its own id."""
+        records = [Record(encode(one), record_id=one.message_id) for one in messages]
+        self._backend.produce_batch(self._topic, records, partition=self._partition)
