@@ -14,7 +14,9 @@ from holdfast._base.crashpoint import POINTS
 from holdfast.testing.crash import CrashLoop, Hit, Tally
 from holdfast.worker import persistence
 
-WORKER_POINTS = {name for name in POINTS if name.startswith("worker.")}
+WORKER_POINTS = {
+    name for name in POINTS if name.startswith("worker.") and not name.startswith("worker.inherit.")
+}
 
 
 TRY_ALL = os.environ.get("HOLDFAST_WORKER_CRASHES") == "all"

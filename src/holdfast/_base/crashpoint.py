@@ -117,6 +117,8 @@ POINTS: dict[str, str] = {
     "worker.finish.before": "The ENDs are sent, no commit says so.",
     "worker.finish.after": "The ENDs are committed as sent, the client's state is still there.",
     "worker.clear.after": "All of a client but its name is deleted.",
+    "worker.inherit.before": "A partition is taken, its journal is still its former owner's.",
+    "worker.inherit.after": "The journal of a partition is copied, the former one is still there.",
     "worker.recover.each": "What a crash left of one client is applied, others remain.",
 }
 """Every crash point, with what a crash there leaves behind."""

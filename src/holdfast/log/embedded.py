@@ -25,6 +25,7 @@ from holdfast.log.contract import (
     StoredRecord,
 )
 from holdfast.store.contract import Store, TopicStore
+from holdfast.store.rows import Fence
 
 POLL_MIN_S = 0.001
 """First look again after 1 ms: a producer that is writing right now is not waited for longer."""
@@ -36,12 +37,20 @@ class EmbeddedBackend(QueueBackend):
     """A durable log on a store: one that is given, or the one in the file that is named.
 
     A store that is given is not closed by `stop`. On a store in memory nothing is durable or
-    shared, whatever is declared here.
+    shared, whatever is declared here. With a `fence`, appends and committed offsets carry it: an
+    owner that is one no more gets Fenced, and has changed nothing.
     """
 
     capabilities = frozenset(Capability)
 
-    def __init__(self, store: TopicStore | Path | str, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: TopicStore | Path | str,
+        *,
+        clock: Clock | None = None,
+        fence: Fence | None = None,
+    ) -> None:
+        self._fence = fence
         self._path = Path(store).absolute() if isinstance(store, str | Path) else None
         self._given = None if isinstance(store, str | Path) else store
         self._owned: Store | None = None
@@ -115,7 +124,7 @@ class EmbeddedBackend(QueueBackend):
     ) -> list[Offset]:
         """Append records and advance positions as one transaction."""
         advance = [(at.topic, at.partition, at.group, at.offset) for at in positions]
-        offsets = self._store.append_records(topic, partition, records, advance)
+        offsets = self._store.append_records(topic, partition, records, advance, fence=self._fence)
         with self._changed:
             self._appends += 1
             self._changed.notify_all()
@@ -159,7 +168,7 @@ class EmbeddedBackend(QueueBackend):
 
     def commit_offset(self, topic: str, group: str, offset: Offset, *, partition: int = 0) -> None:
         """Record durably that a group is done with everything below `offset`."""
-        self._store.advance_offset(topic, partition, group, offset)
+        self._store.advance_offset(topic, partition, group, offset, fence=self._fence)
 
     def get_committed_offset(self, topic: str, group: str, *, partition: int = 0) -> Offset:
         """Return the next offset a group has to read; 0 if it never committed."""

@@ -288,8 +288,12 @@ class TopicStore(Protocol):
         partition: int,
         records: Sequence[Record],
         advance: Sequence[tuple[str, int, str, Offset]] = (),
+        *,
+        fence: Fence | None = None,
     ) -> list[Offset]:
         """Append records, and advance (topic, partition, group, offset) positions, as one.
+
+        With a fence: only while it is the newest grant; else Fenced, and nothing is changed.
 
         A record whose id the partition still holds is not appended again: its old offset is
         returned. Offsets of groups only grow: a lower one changes nothing.
@@ -303,9 +307,17 @@ class TopicStore(Protocol):
     def topic_bounds(self, topic: str, partition: int) -> tuple[Offset, Offset]:
         """Return the first offset still held and the next one to be given."""
 
-    def advance_offset(self, topic: str, partition: int, group: str, offset: Offset) -> None:
+    def advance_offset(
+        self,
+        topic: str,
+        partition: int,
+        group: str,
+        offset: Offset,
+        *,
+        fence: Fence | None = None,
+    ) -> None:
         """Set a group's position if it grows. Beyond the end it raises UsageInvalid: records
-        still to come would be skipped.
+        still to come would be skipped. With a fence: see `append_records`.
         """
 
     def read_offset(self, topic: str, partition: int, group: str) -> Offset | None:

@@ -42,9 +42,9 @@ Record = tuple[int, bytes]
 
 
 class Journal:
-    """The journal of the worker `name` in `directory`, made if it is missing."""
+    """The journal of the worker `name` in `directory`, made of `first` if it is missing."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, first: Iterable[Record] = ()) -> None:
         self.path = directory / FILE_NAME
         self._directory, self._name = directory, name
         self._failed = False
@@ -52,35 +52,23 @@ class Journal:
             make_directories(directory)
             self._lock = _lock(directory / LOCK_NAME)
             try:
-                self._open()
+                self._open(first)
             except BaseException:  # raised again: only the lock must not outlive the attempt
                 os.close(self._lock)
                 raise
 
-    def _open(self) -> None:
+    def _open(self, first: Iterable[Record]) -> None:
         for path in self._directory.iterdir():
             if is_temporary(path):
                 path.unlink()
         if not self.path.exists():
-            self._write_whole(())
+            self._write_whole(first)
         data = self.path.read_bytes()
-        self._data, self._places = data, self._read(data)
+        self._data, self._places = data, _places(data, self.path, self._name)
         self.size = self._places[-1][2]
         self._sequence = len(self._places)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         self._cut_torn_tail(len(data))
-
-    def _read(self, data: bytes) -> list[tuple[int, int, int]]:
-        places = list(frames.walk(data, path=str(self.path)))
-        if not places or places[0][0] != KIND_HEADER:
-            raise Damaged(path=str(self.path), what="the journal has no header")
-        header = json.loads(data[places[0][1] + HEADER_BYTES : places[0][2]])
-        if header["version"] > VERSION:
-            raise StoreNewer(path=str(self.path), found=header["version"], known=VERSION)
-        if header["worker"] != self._name:
-            what = f"it is the journal of worker {header['worker']}, not of {self._name}"
-            raise StateMismatch(state=str(self.path), what=what)
-        return places
 
     def _cut_torn_tail(self, file_size: int) -> None:
         """Make the file end where its good records end, before anything is put behind them."""
@@ -160,6 +148,34 @@ class Journal:
         self._failed = True
         os.close(self._file)
         os.close(self._lock)
+
+
+def read_journal(directory: Path, name: str) -> Iterator[Record]:
+    """Yield what the journal of another process holds, which may be writing it still.
+
+    Raises:
+        StorageFailed: it is not there.
+        Damaged, StoreNewer, StateMismatch: see `Journal`.
+    """
+    path = directory / FILE_NAME
+    with os_errors(path):
+        data = path.read_bytes()
+    for kind, start, stop in _places(data, path, name)[1:]:
+        yield kind, data[start + HEADER_BYTES : stop]
+
+
+def _places(data: bytes, path: Path, name: str) -> list[tuple[int, int, int]]:
+    """Return where the records of a worker's journal are, the header first."""
+    places = list(frames.walk(data, path=str(path)))
+    if not places or places[0][0] != KIND_HEADER:
+        raise Damaged(path=str(path), what="the journal has no header")
+    header = json.loads(data[places[0][1] + HEADER_BYTES : places[0][2]])
+    if header["version"] > VERSION:
+        raise StoreNewer(path=str(path), found=header["version"], known=VERSION)
+    if header["worker"] != name:
+        what = f"it is the journal of worker {header['worker']}, not of {name}"
+        raise StateMismatch(state=str(path), what=what)
+    return places
 
 
 def _lock(path: Path) -> int:

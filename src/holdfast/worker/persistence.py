@@ -31,7 +31,7 @@ from holdfast.worker.books import (
     send_record,
     state_record,
 )
-from holdfast.worker.journal import Journal, Record
+from holdfast.worker.journal import Journal, Record, read_journal
 from holdfast.worker.messages import Chunk, ChunkId, End
 
 COMMIT_INTERVAL = 10
@@ -56,17 +56,25 @@ S = TypeVar("S", bound=WorkingState)
 
 
 class PersistenceService:
-    """What one worker must not forget, for all its clients, in one directory."""
+    """What one worker must not forget, for all its clients, in one directory.
+
+    A journal that is missing is made, of what stands in that of the directory `former`, if given.
+    """
 
     def __init__(
-        self, directory: Path | str, worker: str, *, commit_interval: int = COMMIT_INTERVAL
+        self,
+        directory: Path | str,
+        worker: str,
+        *,
+        commit_interval: int = COMMIT_INTERVAL,
+        former: Path | None = None,
     ) -> None:
         if commit_interval < 1:
             what = f"commit_interval is {commit_interval}"
             raise UsageInvalid(what=what, remedy="Give 1 or more chunks.")
         self._interval = commit_interval
         self._group: list[Record] | None = None
-        self._journal = Journal(Path(directory), worker)
+        self._journal = Journal(Path(directory), worker, _standing(former, worker))
         self._books = Books(str(self._journal.path))
         for record in self._journal.records():
             self._books.apply(record)
@@ -271,6 +279,15 @@ class PersistenceService:
     def _open_books(self, client_id: str) -> ClientBooks | None:
         """Return what stands for a client; None if it is finished."""
         return None if client_id in self._books.finished else self._books.of(client_id)
+
+
+def _standing(directory: Path | None, worker: str) -> Iterator[Record]:
+    """Yield the fewest records that say what stands in another directory. Lazy: may be unused."""
+    if directory is not None:
+        books = Books(str(directory))
+        for record in read_journal(directory, worker):
+            books.apply(record)
+        yield from books.records()
 
 
 class ChunkBuffer:

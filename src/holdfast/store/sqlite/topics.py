@@ -17,7 +17,8 @@ from holdfast._base.ids import START, Offset
 from holdfast._base.invariant import invariant
 from holdfast.errors import UsageInvalid
 from holdfast.log.contract import Record, StoredRecord
-from holdfast.store.sqlite.base import Part, canonical, row_of, rows_of
+from holdfast.store.rows import Fence
+from holdfast.store.sqlite.base import Part, canonical, hold_fence, row_of, rows_of
 from holdfast.store.sqlite.schema import OFFSET_BITS
 
 _KNOWN_IDS = f"""
@@ -224,9 +225,13 @@ class TopicPart(Part):
         partition: int,
         records: Sequence[Record],
         advance: Sequence[tuple[str, int, str, Offset]] = (),
+        *,
+        fence: Fence | None = None,
     ) -> list[Offset]:
         """Append records, and advance positions, as one."""
         with self._database.transaction() as connection:
+            if fence is not None:
+                hold_fence(connection, fence)
             offsets = append(connection, topic, partition, records)
             for position in advance:
                 set_offset(connection, *position)
@@ -255,9 +260,19 @@ class TopicPart(Part):
             _, first, free = find_shard(connection, topic, partition)
         return Offset(first), Offset(free)
 
-    def advance_offset(self, topic: str, partition: int, group: str, offset: Offset) -> None:
+    def advance_offset(
+        self,
+        topic: str,
+        partition: int,
+        group: str,
+        offset: Offset,
+        *,
+        fence: Fence | None = None,
+    ) -> None:
         """Set a group's position if it grows."""
         with self._database.transaction() as connection:
+            if fence is not None:
+                hold_fence(connection, fence)
             set_offset(connection, topic, partition, group, offset)
 
     def read_offset(self, topic: str, partition: int, group: str) -> Offset | None:

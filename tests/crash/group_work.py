@@ -1,0 +1,152 @@
+"""A group that passes on numbered messages, and what must be there when it is through.
+
+    python -m tests.crash.group_work DIRECTORY
+
+is one member. It ends when every client's END has left every partition.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+from holdfast._base.clock import pause
+from holdfast._base.crashpoint import arm_from_environment
+from holdfast._base.ids import START, Offset
+from holdfast.log.contract import Record
+from holdfast.log.embedded import EmbeddedBackend
+from holdfast.store.sqlite import SqliteStore
+from holdfast.worker.group import Member, Place
+from holdfast.worker.loop import Worker
+from holdfast.worker.messages import Chunk, End, Message, decode, encode
+from holdfast.worker.ports import LogInbox, LogOutbox
+from holdfast.worker.roles import NoState, Output, Part
+
+PARTITIONS = 4
+CLIENTS = ("ada", "bob")
+PATIENCE_S = 1.0
+BATCH = 100
+_GROUP = "passers"
+
+
+class Pass:
+    """Sends on what comes."""
+
+    outputs, first = (Output("out", "passed"),), ()
+
+    def start(self) -> NoState:
+        return NoState()
+
+    def apply(self, state: NoState, chunk: Chunk) -> list[Part]:
+        return [Part("out", "passed", chunk.payload)]
+
+    def results(self, state: NoState) -> list[Part]:
+        return []
+
+
+def fill(root: Path, messages: int) -> None:
+    """Append `messages` numbers, in turn to all partitions and clients, and the ENDs."""
+    root.mkdir(parents=True, exist_ok=True)
+    log = EmbeddedBackend(root / "store.sqlite3")
+    log.start()
+    for topic in ("in", "out"):
+        log.create_topic(topic, partitions=PARTITIONS)
+    for partition in range(PARTITIONS):
+        records, totals = [], Counter[str]()
+        for number in range(partition, messages, PARTITIONS):
+            client = CLIENTS[number // PARTITIONS % len(CLIENTS)]
+            totals[client] += 1
+            records.append(_record(Chunk(client, "t", "s", totals[client], str(number).encode())))
+        records += [_record(End(client, "t", totals[client], "s")) for client in CLIENTS]
+        for place in range(0, len(records), 1000):
+            log.produce_batch("in", records[place : place + 1000], partition=partition)
+    log.stop()
+
+
+def _record(message: Message) -> Record:
+    return Record(encode(message), record_id=message.message_id)
+
+
+def run_member(root: Path, *, batch: int = BATCH) -> None:
+    """Join, work until all is through, leave."""
+    store = SqliteStore.open(root / "store.sqlite3")
+
+    def make(place: Place) -> Worker[NoState]:
+        log = EmbeddedBackend(store, fence=place.fence)
+        return Worker(
+            f"{_GROUP}-{place.partition}",
+            Pass(),
+            place.persistence,
+            LogInbox(log, "in", _GROUP, partition=place.partition),
+            {"out": LogOutbox(log, "out", partition=place.partition)},
+            senders={"t": ["s"]},
+            batch_size=batch,
+        )
+
+    log = EmbeddedBackend(store)
+    member = Member(
+        store,
+        log,
+        make,
+        topic="in",
+        group=_GROUP,
+        directory=root / "group",
+        patience_s=PATIENCE_S,
+        commit_interval=batch,
+    )
+    while not _is_through(log):
+        if not member.step():
+            pause(0.005)
+    member.close()
+    store.close()
+
+
+def _is_through(log: EmbeddedBackend) -> bool:
+    """The last record of each partition is the END of the last client."""
+    for partition in range(PARTITIONS):
+        end = log.bounds("in", partition=partition)[1]
+        if end != log.bounds("out", partition=partition)[1]:
+            return False
+    return True
+
+
+def check_any_moment(root: Path) -> None:
+    """No number twice, none that was not sent, no END before what it announces."""
+    _read(root)
+
+
+def check_final(root: Path, messages: int) -> None:
+    found = _read(root)
+    missing = set(range(messages)) - set(found)
+    assert not missing, f"lost {len(missing)} messages, {min(missing)} among them"
+
+
+def _read(root: Path) -> Counter[int]:
+    log = EmbeddedBackend(root / "store.sqlite3")
+    log.start()
+    found = Counter[int]()
+    for partition in range(PARTITIONS):
+        seen, place = Counter[str](), START
+        while records := log.fetch_batch("out", place, count=10_000, partition=partition):
+            place = Offset(records[-1].offset + 1)
+            for one in records:
+                message = decode(one.record.value)
+                assert message.sender == f"{_GROUP}-{partition}", f"wrong sender {message.sender}"
+                if isinstance(message, Chunk):
+                    found[int(message.payload)] += 1
+                    seen[message.client] += 1
+                    assert message.ordinal == seen[message.client], "wrong order"
+                elif isinstance(message, End):
+                    assert seen[message.client] == message.total_chunks, "early END"
+    log.stop()
+    twice = [number for number, count in found.items() if count > 1]
+    assert not twice, f"duplicated {len(twice)} messages, {min(twice)} among them"
+    return found
+
+
+if __name__ == "__main__":
+    arm_from_environment()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    run_member(Path(sys.argv[1]))
