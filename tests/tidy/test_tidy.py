@@ -45,7 +45,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "apsw": ("_base", "store", "ledger"),
     "psycopg": ("ledger",),
     "sqlite3": (),
-    "confluent_kafka": (),
+    "confluent_kafka": ("log",),
     "aio_pika": ("amqp",),
     "pickle": (),
     "cloudpickle": (),

@@ -50,6 +50,8 @@
     |   +-- MessageUnroutable        MESSAGE_UNROUTABLE
     |   +-- MessageReturned          MESSAGE_RETURNED
     |   +-- MessageNacked            MESSAGE_NACKED
+    |   +-- LogUnreachable           LOG_UNREACHABLE
+    |   +-- LogRefused               LOG_REFUSED
     +-- DataError                    the bytes are not what they should be
     |   +-- BadRows                  BAD_ROWS
     |   +-- HeaderWrong              HEADER_WRONG
@@ -120,6 +122,7 @@ from holdfast.errors.environment import (
     StateBusy,
     StorageFailed,
 )
+from holdfast.errors.logs import LogRefused, LogUnreachable
 from holdfast.errors.paid import (
     BudgetSpent,
     CallFailed,
@@ -177,6 +180,8 @@ __all__ = [
     "LedgerMismatch",
     "LedgerRefused",
     "LedgerUnreachable",
+    "LogRefused",
+    "LogUnreachable",
     "MessageNacked",
     "MessageReturned",
     "MessageUnroutable",

@@ -1,4 +1,5 @@
-"""Backends by URL: `memory://name`, `file:///path`, and those that other packages bring.
+"""Backends by URL: `memory://name`, `file:///path`, `kafka://host:port/prefix`, and those that
+other packages bring.
 
 A package offers a backend by an entry point of the group `holdfast.queue_backends`. Its name is
 the URL scheme; what it loads is called with the URL and returns a `QueueBackend`.
@@ -42,7 +43,22 @@ def _open_file(url: str) -> QueueBackend:
     return EmbeddedBackend(unquote(parts.path))
 
 
-_BUILT_IN: dict[str, Callable[[str], QueueBackend]] = {"memory": _open_memory, "file": _open_file}
+def _open_kafka(url: str) -> QueueBackend:
+    # Late: its client library is an extra.
+    try:
+        from holdfast.log.kafka.backend import KafkaBackend
+    except ModuleNotFoundError as error:
+        install = "pip install 'holdfast[kafka]'"
+        what = "a kafka:// log needs confluent-kafka"
+        raise DependencyMissing(what=what, install=install) from error
+    return KafkaBackend(url)
+
+
+_BUILT_IN: dict[str, Callable[[str], QueueBackend]] = {
+    "memory": _open_memory,
+    "file": _open_file,
+    "kafka": _open_kafka,
+}
 
 
 def open_backend(url: str) -> QueueBackend:

@@ -315,11 +315,19 @@ def check_everything_is_there_after_a_crash(connect: Connect) -> None:
     assert values(again) == [b"a", b"b", b"c"]
     assert again.get_committed_offset("t", "g") == 2
     assert again.get_min_committed_offset("t") == 0
-    assert again.produce("t", Record(b"a", "1")) == 0
     found = again.fetch("t", Offset(0))
     assert found is not None
     assert found.record == Record(b"a", "1", b"k", {"h": "v"})
     again.stop()
+
+
+def check_ids_are_known_after_a_crash(connect: Connect) -> None:
+    """DURABLE with IDEMPOTENT: an id is known when the log is opened again."""
+    backend = opened(connect)
+    backend.produce_batch("t", [Record(b"a", "1"), Record(b"b")])
+    again = connect()
+    assert again.produce("t", Record(b"a", "1")) == 0
+    assert values(again) == [b"a", b"b"]
 
 
 def check_stop_and_start_again(connect: Connect) -> None:
@@ -395,4 +403,6 @@ def checks_for(capabilities: frozenset[Capability]) -> Sequence[Check]:
             checks += BY_CAPABILITY[capability]
     if {Capability.TRUNCATE, Capability.IDEMPOTENT} <= capabilities:
         checks.append(check_a_dropped_id_is_forgotten)
+    if {Capability.DURABLE, Capability.IDEMPOTENT} <= capabilities:
+        checks.append(check_ids_are_known_after_a_crash)
     return checks

@@ -1,0 +1,1 @@
+"""A log on any broker that speaks the Kafka protocol. `KafkaBackend` is in `backend`."""

@@ -1,0 +1,121 @@
+"""Producing batches that count only when the broker has confirmed all of their records."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from holdfast._base.ids import Offset
+from holdfast.errors import UsageInvalid
+from holdfast.log.contract import Record
+from holdfast.log.kafka.connection import TIMED_OUT, Connection
+from holdfast.log.kafka.reader import ID_HEADER
+
+SLICE_S = 0.25
+"""Waits are cut into slices, so that a signal is heard."""
+Told = Callable[[KafkaError | None, Message], None]
+Headers = list[tuple[str, str | bytes | None]]
+
+
+class Producing:
+    """One idempotent producer, one batch at a time: its own retries append once and in order."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._producing = threading.Lock()
+        self._producer: Producer | None = None
+
+    def close(self) -> None:
+        """Let go of the connection. No batch is under way then: each call waits for its own."""
+        with self._producing:
+            self._producer = None
+
+    def send(self, name: str, partition: int, records: Sequence[Record]) -> list[Offset]:
+        """Append records in order; returns their offsets when the broker has confirmed all.
+
+        Raises:
+            LogUnreachable: some were not confirmed, though some may be there.
+        """
+        offsets: list[Any] = []
+        failed: list[KafkaError] = []
+
+        def told(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                offsets.append(message.offset())
+            else:
+                failed.append(error)
+
+        with self._producing:
+            producer = self._producer = self._producer or self._connect()
+            for record in records:
+                self._enqueue(producer, name, partition, record, told)
+            while producer.flush(SLICE_S):
+                pass
+            if failed or len(offsets) != len(records):
+                self._refuse(failed, len(offsets), len(records))
+        return offsets
+
+    def _connect(self) -> Producer:
+        settings = self._connection.settings
+        return Producer(
+            {
+                **settings.client(),
+                "enable.idempotence": True,
+                "acks": "all",
+                # A batch is flushed as soon as it is complete, which ends this wait.
+                "linger.ms": 100,
+                "message.timeout.ms": int(settings.timeout_s * 1000),
+                "retry.backoff.ms": 50,
+                "retry.backoff.max.ms": 500,
+                "queue.buffering.max.kbytes": 32 << 10,
+                "error_cb": self._connection.hear,
+            }
+        )
+
+    def _enqueue(
+        self, producer: Producer, name: str, partition: int, record: Record, told: Told
+    ) -> None:
+        key, headers = record.key or None, _headers_of(record)
+        while True:
+            try:
+                producer.produce(name, record.value, key, partition, told, headers=headers)
+            except BufferError:
+                producer.poll(SLICE_S)  # the batch is larger than what the client holds
+            except KafkaException as error:
+                self._drop(producer)
+                cause = error.args[0]
+                if cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    what = f"a record of {len(record.value)} bytes is larger than the log takes"
+                    remedy = "Put the data into a blob and send its name."
+                    raise UsageInvalid(what=what, remedy=remedy) from error
+                raise self._connection.trouble(cause) from error
+            else:
+                return
+
+    def _drop(self, producer: Producer) -> None:
+        """Forget a producer with all it holds: nothing of an interrupted batch is sent later."""
+        self._producer = None
+        producer.purge()
+
+    def _refuse(self, failed: list[KafkaError], confirmed: int, count: int) -> None:
+        if self._producer is not None:
+            self._drop(self._producer)
+        cause = failed[0] if failed else KafkaError(TIMED_OUT)
+        told = f"{confirmed} of {count} records were confirmed"
+        raise self._connection.trouble(cause, told=told)
+
+
+def _headers_of(record: Record) -> Headers | None:
+    """Return what a record carries besides key and value; None, which is quicker, if nothing."""
+    if not record.headers and not record.record_id:
+        return None
+    if ID_HEADER in record.headers:
+        remedy = "Give the id as record_id, or name the header otherwise."
+        raise UsageInvalid(what=f"a record has a header {ID_HEADER}", remedy=remedy)
+    headers: Headers = [(name, value.encode("utf-8")) for name, value in record.headers.items()]
+    if record.record_id:
+        headers.append((ID_HEADER, record.record_id.encode("utf-8")))
+    return headers

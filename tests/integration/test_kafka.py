@@ -1,0 +1,200 @@
+"""KafkaBackend against a real Kafka: the public contract suite, names, secrets, restarts."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.kafka_server import KafkaServer, running
+from tests.integration.processes import free_ports
+
+from holdfast._base.ids import Offset
+from holdfast.errors import LogRefused, LogUnreachable, UsageInvalid
+from holdfast.log.contract import Capability, QueueBackend, Record
+from holdfast.log.kafka.backend import KafkaBackend
+from holdfast.testing import queues
+
+DECLARED = frozenset((Capability.DURABLE, Capability.SHARED, Capability.TRUNCATE))
+
+
+@pytest.fixture
+def started() -> Iterator[list[QueueBackend]]:
+    backends: list[QueueBackend] = []
+    yield backends
+    for backend in backends:
+        backend.stop()
+
+
+@pytest.mark.parametrize("check", queues.checks_for(DECLARED), ids=lambda check: check.__name__)
+def test_contract(kafka: KafkaServer, check: queues.Check, started: list[QueueBackend]) -> None:
+    url = kafka.url(f"t-{secrets.token_hex(4)}")
+
+    def connect() -> QueueBackend:
+        backend = KafkaBackend(url)
+        assert backend.capabilities == DECLARED
+        backend.start()
+        started.append(backend)
+        return backend
+
+    check(connect)
+
+
+class Killer:
+    """Kills a server and starts it again, over and over, while a test works on it."""
+
+    def __init__(self, server: KafkaServer, times: int) -> None:
+        self._server, self._times = server, times
+        self.kills = 0
+        self.worked = threading.Event()
+        self.over = threading.Event()
+        self._thread = threading.Thread(target=self._kill)
+
+    def _kill(self) -> None:
+        try:
+            for _ in range(self._times):
+                # Something must have been done since the last kill: else nothing is interrupted.
+                self.worked.clear()
+                assert self.worked.wait(60)
+                self._server.kill()
+                self._server.start()
+                self.kills += 1
+        finally:
+            self.over.set()
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+
+def test_a_broker_that_dies_loses_and_doubles_nothing_of_a_living_producer(
+    tmp_path: Path, started: list[QueueBackend]
+) -> None:
+    """Goal: what was confirmed is there once, in order, though the broker is killed in between.
+
+    Method: produce batches and read behind, until the broker was killed three times.
+    """
+    with running(tmp_path / "kafka") as server:
+        backend = KafkaBackend(server.url("p"))
+        started.append(backend)
+        backend.start()
+        backend.create_topic("t")
+        told: list[tuple[int, bytes]] = []
+        seen: list[tuple[int, bytes]] = []
+        number = 0
+        with Killer(server, 3) as killer:
+            while not killer.over.is_set():
+                batch = [Record(b"%d" % (number + item)) for item in range(50)]
+                number += 50
+                offsets = backend.produce_batch("t", batch)
+                told += zip(offsets, (record.value for record in batch), strict=True)
+                found = backend.fetch_batch("t", Offset(len(seen)), count=30)
+                seen += [(stored.offset, stored.record.value) for stored in found]
+                backend.commit_offset("t", "g", Offset(len(seen)))
+                killer.worked.set()
+        assert killer.kills == 3
+        while found := backend.fetch_batch("t", Offset(len(seen)), count=1000):
+            seen += [(stored.offset, stored.record.value) for stored in found]
+        assert told == [(item, b"%d" % item) for item in range(number)]
+        assert seen == told
+        assert 0 < backend.get_committed_offset("t", "g") <= number
+
+
+def test_what_was_not_confirmed_is_not_counted(tmp_path: Path, started: list[QueueBackend]) -> None:
+    """Goal: a broker that stands still makes a produce fail by name; it counts nothing.
+
+    Method: stop the broker's process while it holds the connection, produce with a short time-out,
+    let it go on. The failed batch is nowhere counted, and may be there only behind what was told.
+    """
+    with running(tmp_path / "kafka") as server:
+        backend = KafkaBackend(server.url("p", "timeout_s=3"))
+        started.append(backend)
+        backend.start()
+        backend.create_topic("t")
+        assert backend.produce("t", Record(b"before")) == 0
+        server.process.pause()
+        try:
+            with pytest.raises(LogUnreachable) as caught:
+                backend.produce_batch("t", [Record(b"lost"), Record(b"lost")])
+        finally:
+            server.process.resume()
+        assert "0 of 2 records" in caught.value.error
+        offset = backend.produce("t", Record(b"after"))
+        found = backend.fetch_batch("t", Offset(0), count=10)
+        held = {stored.offset: stored.record.value for stored in found}
+        assert held[Offset(0)] == b"before"
+        assert held[offset] == b"after"
+        assert set(held.values()) <= {b"before", b"lost", b"after"}
+
+
+def test_a_broker_that_is_not_there_is_named(started: list[QueueBackend]) -> None:
+    (port,) = free_ports(1)
+    backend = KafkaBackend(f"kafka://127.0.0.1:{port}/p?timeout_s=1")
+    started.append(backend)
+    with pytest.raises(LogUnreachable) as caught:
+        backend.start()
+    assert f"127.0.0.1:{port}" in caught.value.log
+    with pytest.raises(UsageInvalid):
+        backend.produce("t", Record(b"x"))
+
+
+def test_a_broker_that_cannot_is_named(kafka: KafkaServer, started: list[QueueBackend]) -> None:
+    """One node has no three replicas."""
+    backend = KafkaBackend(kafka.url("p", "replicas=3"))
+    started.append(backend)
+    backend.start()
+    with pytest.raises(LogRefused):
+        backend.create_topic("t")
+
+
+def test_an_unknown_topic_is_not_made_by_asking(
+    kafka: KafkaServer, started: list[QueueBackend]
+) -> None:
+    """Kafka makes topics for whoever names one; this log does not."""
+    backend = KafkaBackend(kafka.url(f"t-{secrets.token_hex(4)}"))
+    started.append(backend)
+    backend.start()
+    for _ in range(2):
+        with pytest.raises(UsageInvalid):
+            backend.produce("t", Record(b"x"))
+        with pytest.raises(UsageInvalid):
+            backend.bounds("t")
+
+
+def test_a_record_that_is_too_large_is_refused(
+    kafka: KafkaServer, started: list[QueueBackend]
+) -> None:
+    backend = KafkaBackend(kafka.url(f"t-{secrets.token_hex(4)}"))
+    started.append(backend)
+    backend.start()
+    backend.create_topic("t")
+    with pytest.raises(UsageInvalid):
+        backend.produce_batch("t", [Record(b"fits"), Record(bytes(2 << 20))])
+    offset = backend.produce("t", Record(b"next"))
+    found = backend.fetch("t", offset)
+    assert found is not None
+    assert found.record.value == b"next"
+
+
+def test_a_mark_hides_what_a_broker_cannot_delete(
+    kafka: KafkaServer, started: list[QueueBackend]
+) -> None:
+    """With truncate=mark: the suite of truncation passes, though TRUNCATE is not declared."""
+    url = kafka.url(f"t-{secrets.token_hex(4)}", "truncate=mark")
+
+    def connect() -> QueueBackend:
+        backend = KafkaBackend(url)
+        assert Capability.TRUNCATE not in backend.capabilities
+        backend.start()
+        started.append(backend)
+        return backend
+
+    queues.check_truncation_gives_room_back(connect)
+    again = connect()
+    assert again.bounds("t") == (3, 6)
+    assert again.get_min_committed_offset("t") == 3
