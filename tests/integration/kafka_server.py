@@ -1,15 +1,13 @@
 """A real Kafka: one node that is its own controller, from the JARs of Maven Central.
 
-`python -m tests.integration.kafka_server` fetches the JARs, once for all checkouts.
+The JARs are fetched once for all checkouts: `python -m tests.integration.obtain`.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,8 +127,3 @@ def running(directory: Path) -> Iterator[KafkaServer]:
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    began = time.monotonic()
-    print(f"{len(os.listdir(jars()))} JARs in {jars()}, {time.monotonic() - began:.0f} s")  # noqa: T201 - a command's answer
