@@ -84,7 +84,7 @@ class Fetching:
             reader = Reader(self._connection.settings, topic, partition)
         try:
             yield reader
-        except BaseException:
+        except BaseException:  # even when interrupted: where it stands is unknown
             reader.close()
             raise
         with self._guard:
