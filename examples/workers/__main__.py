@@ -1,0 +1,127 @@
+"""python -m examples.workers DATA --out ANSWERS --state STATE [--kill SEED]
+
+Starts the workers as processes, sends the tables of DATA through them and writes the answers. A
+worker that is killed is started again. With --kill, one is killed every second or so.
+
+    python -m examples.workers --worker GROUP[,GROUP...] --state STATE
+
+is one such process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from examples.workers.on_log import Client, Host
+from examples.workers.rows import ROWS_PER_CHUNK
+
+from holdfast._base.crashpoint import arm_from_environment
+from holdfast.errors import HoldfastError
+
+PROCESSES = (
+    *("filter", "filter", "aggregator", "aggregator", "coordinator", "coordinator"),
+    *("maximizer,joiner-names", "joiner-users"),
+)
+"""Which groups each process is in. The second coordinator stands by."""
+IDLE_S = 0.01
+
+
+def run_worker(state: Path, groups: str, patience_s: float) -> None:
+    """Work until told to stop."""
+    arm_from_environment()
+    host = Host(state, groups.split(","), patience_s=patience_s)
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    while not stopped:
+        if not host.step():
+            time.sleep(IDLE_S)
+    host.close()
+
+
+class Processes:
+    """The workers. Each that was killed is started again; one that failed ends everything."""
+
+    def __init__(self, state: Path, patience_s: float) -> None:
+        self._options = ["--state", str(state), "--patience", str(patience_s)]
+        self._running = [self._start(groups) for groups in PROCESSES]
+        self.kills = 0
+
+    def _start(self, groups: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "examples.workers", "--worker", groups, *self._options]
+        return subprocess.Popen(command, cwd=Path(__file__).parents[2])
+
+    def look_after(self) -> None:
+        for place, process in enumerate(self._running):
+            code = process.poll()
+            if code == -signal.SIGKILL:
+                self._running[place] = self._start(PROCESSES[place])
+            elif code is not None:
+                raise SystemExit(f"a worker of {PROCESSES[place]} ended with {code}; see above")
+
+    def kill_one(self, draw: random.Random) -> None:
+        victim = draw.choice(self._running)
+        victim.kill()
+        victim.wait()
+        self.kills += 1
+
+    def stop(self) -> None:
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            process.wait()
+
+
+def run_all(options: argparse.Namespace) -> str:
+    """Return what is to be said at the end."""
+    draw = random.Random(options.kill)
+    processes = Processes(options.state, options.patience)
+    try:
+        client = Client(options.state, options.client)
+        chunks = client.send(options.data, rows_per_chunk=options.rows_per_chunk)
+        next_kill_s = time.monotonic() + draw.uniform(0.5, 1.5)
+        while not client.look(timeout_s=0.2):
+            processes.look_after()
+            if options.kill is not None and time.monotonic() >= next_kill_s:
+                processes.kill_one(draw)
+                next_kill_s = time.monotonic() + draw.uniform(0.5, 1.5)
+        client.answers.write(options.out)
+        client.close()
+    finally:
+        processes.stop()
+    killed = f", {processes.kills} workers killed" if options.kill is not None else ""
+    return f"{chunks} chunks, 5 answers in {options.out}{killed}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m examples.workers")
+    parser.add_argument("data", type=Path, nargs="?", help="directory with the CSV files")
+    parser.add_argument("--out", type=Path, default=Path("answers"))
+    parser.add_argument("--state", type=Path, default=Path("workers-state"))
+    parser.add_argument("--client", default="coffee", help="name of the client; one state, many")
+    parser.add_argument("--rows-per-chunk", type=int, default=ROWS_PER_CHUNK)
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds; see docs/worker.md")
+    parser.add_argument("--kill", type=int, metavar="SEED", help="kill workers at random")
+    parser.add_argument("--worker", metavar="GROUPS", help="be one worker process")
+    options = parser.parse_args()
+    for name in ("state", "out", "data"):
+        if getattr(options, name) is not None:
+            setattr(options, name, getattr(options, name).absolute())
+    if options.worker is None and options.data is None:
+        parser.error("give the directory with the data; make one with: holdfast coffee generate")
+    try:
+        if options.worker is not None:
+            run_worker(options.state, options.worker, options.patience)
+        else:
+            print(run_all(options))
+    except HoldfastError as error:
+        raise SystemExit(f"{error.code}: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

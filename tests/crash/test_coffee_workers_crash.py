@@ -1,0 +1,132 @@
+"""The coffee example's workers, killed at every moment, give the oracle's answers to the byte."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+from tests.crash import coffee_workers
+
+from holdfast._base.crashpoint import POINTS
+from holdfast.testing.crash import CrashLoop, Hit, Tally
+from holdfast.worker import persistence
+
+TRY_ALL = os.environ.get("HOLDFAST_WORKER_CRASHES") == "all"
+"""All passes and all pairs: hours. Otherwise a part of each that `make crash` has time for."""
+SEED = int(os.environ.get("HOLDFAST_SEED", "11"))
+WORKER_POINTS = {name for name in POINTS if name.startswith(("worker.", "lease.take."))}
+MOMENTS = {
+    "before data commit": "worker.data.before",
+    "before ack": "worker.data.after",
+    "after ack": "worker.ack.after",
+    "before process": "worker.apply.before",
+    "after process, before state commit": "worker.apply.after",
+    "after process, before the join check": "worker.check.before",
+    "after send, before send commit": "worker.send.after",
+    "after END received": "worker.end.after",
+    "after apply, before publish": "worker.publish.before",
+    "after publish, before clean-up": "worker.finish.after",
+    "before sending END": "worker.results.after",
+    "after sending END": "worker.finish.before",
+}
+"""What must be survived, by the point that stands there; each is also crashed in its recovery."""
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[Path]:
+    """The data and the right answers; in memory where there is such a place."""
+    memory = Path("/dev/shm")
+    base = memory if os.access(memory, os.W_OK) else None
+    path = Path(tempfile.mkdtemp(prefix="holdfast-coffee-", dir=base))
+    coffee_workers.prepare(path)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _compacts_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistence, "COMPACT_BYTES_MIN", 20_000)
+
+
+def crashes(source: Path) -> CrashLoop:
+    return CrashLoop(
+        partial(coffee_workers.run, source),
+        settle=partial(coffee_workers.check_any_moment, source),
+        final=partial(coffee_workers.check_final, source),
+    )
+
+
+@pytest.mark.slow
+def test_crash_at_every_point(source: Path, tallies: defaultdict[str, Tally]) -> None:
+    """Two passes of every point: one early, one late, so that each kind of worker is met."""
+    loop = crashes(source)
+    passes = loop.passes()
+    chosen = {
+        Hit(name, max(1, int(passes[name] * (part + place % 5 / 10))))
+        for place, name in enumerate(sorted(passes))
+        for part in (0.1, 0.6)
+    }
+    tried = list(
+        loop.singles(keep=lambda hit: hit.name in WORKER_POINTS and (TRY_ALL or hit in chosen))
+    )
+    tallies["coffee workers"].add(loop.tally)
+    assert not loop.tally.problems, "\n".join(loop.tally.problems)
+    assert {hit.name for hit in tried} == WORKER_POINTS - {"worker.recover.each"}
+
+
+@pytest.mark.slow
+def test_crash_in_the_recovery_from_each_moment(
+    source: Path, tallies: defaultdict[str, Tally]
+) -> None:
+    """In the middle of the run at each named moment, then again in the recovery, in turn."""
+    loop = crashes(source)
+    passes = loop.passes()
+    seconds: Counter[str] = Counter()
+    turn = count()
+
+    def keep(hit: Hit) -> bool:
+        if hit.name not in WORKER_POINTS:
+            return False
+        is_due = next(turn) % 499 == 7 or (hit.name == "worker.recover.each" and hit.number == 2)
+        seconds[hit.name] += TRY_ALL or is_due
+        return TRY_ALL or is_due
+
+    for name in MOMENTS.values():
+        loop.pairs(Hit(name, passes[name] // 2), keep=keep)
+    tallies["coffee workers"].add(loop.tally)
+    assert not loop.tally.problems, "\n".join(loop.tally.problems)
+    assert seconds["worker.recover.each"] >= len(MOMENTS) // 2
+    assert loop.tally.pairs >= len(MOMENTS)
+
+
+@pytest.mark.slow
+def test_random_kills_of_processes(source: Path, tmp_path: Path) -> None:
+    """The one command, with a worker killed every second or so. Again with HOLDFAST_SEED."""
+    with tempfile.TemporaryDirectory(dir=source) as state:
+        command = [sys.executable, "-m", "examples.workers", str(source / "data")]
+        command += ["--state", state, "--out", str(tmp_path / "out"), "--rows-per-chunk", "5"]
+        command += ["--kill", str(SEED), "--patience", "2"]
+        done = subprocess.run(
+            command,
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    print(f"\nseed {SEED}: {done.stdout.strip()}")
+    killed = re.search(r"(\d+) workers killed", done.stdout)
+    assert killed is not None
+    assert int(killed[1]) >= 1
+    coffee_workers.compare(source, tmp_path / "out")
