@@ -21,6 +21,7 @@ from holdfast.spark.read import (
     TableFrame,
     quoted,
     read_table,
+    read_written,
     refuse_bad_json,
 )
 from holdfast.spark.trouble import building, working
@@ -42,9 +43,9 @@ _CSV = {
 """How results are written: the CSV that our own reader, and other tools, read back unchanged."""
 
 
-_SERIES_AT_ONCE = 4
-"""Most results are small: while the driver plans one, or waits for its last task, the others' tasks
-have the cores. More would only share the same memory among more sorts."""
+_WRITES_AT_ONCE = 8
+"""Most results and partial rows are small: while the driver plans one, or waits for its last task,
+the others' tasks have the cores. More would only share the same memory among more sorts."""
 
 
 _ONE_TASK_BYTES = 64 << 20
@@ -124,8 +125,7 @@ class SparkExecutor:
         with evaluation.sharing([output.name for output in outputs]), _persisted(tables | pins):
             self._refuse_bad_rows(tables, work.chunks)
             self._refuse_bad_rows(pins, work.pins)
-            for output in outputs:
-                self._write_output(work, evaluation, output)
+            self._write_outputs(work, evaluation, outputs)
             for name, frame in tables.items():
                 self._write_bad(work, name, frame)
         return Outcome(rows={name: frame.rows() for name, frame in tables.items()})
@@ -136,13 +136,31 @@ class SparkExecutor:
         for name, frame in tables.items():
             refuse_bad_json(self._spec.table(name), frame, sources[name])
 
-    def _write_output(self, work: BatchWork, evaluation: Evaluation, output: OutputSpec) -> None:
+    def _write_outputs(
+        self, work: BatchWork, evaluation: Evaluation, outputs: Sequence[OutputSpec]
+    ) -> None:
+        """Write a batch's outputs, as many side by side as can be.
+
+        The first of each table reads it and fills what is persisted, the others take it from
+        there: were they begun together, one could end, and with it the count of the rows, while
+        another is still reading.
+        """
+        frames = {output.name: self._output_frame(evaluation, output) for output in outputs}
+        first = {output.table: output.name for output in reversed(outputs)}.values()
+        rest = [output.name for output in outputs if output.name not in first]
+
+        def write(name: str) -> None:
+            with working(name, work.directory):
+                frames[name].write.parquet(f"{work.directory}/{name}")
+
+        with ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="output") as pool:
+            for wave in (first, rest):
+                list(pool.map(write, wave))
+
+    def _output_frame(self, evaluation: Evaluation, output: OutputSpec) -> DataFrame:
         if output.kind is OutputKind.PARTIAL:
-            frame = evaluation.partial(output.name)
-        else:
-            frame = evaluation.frame(output.name)
-        with working(output.name, work.directory):
-            frame.write.parquet(f"{work.directory}/{output.name}")
+            return evaluation.partial(output.name)
+        return evaluation.frame(output.name)
 
     def _write_bad(self, work: BatchWork, name: str, frame: TableFrame) -> None:
         policy = self._spec.table(name).on_bad_rows
@@ -154,7 +172,7 @@ class SparkExecutor:
         """Compute results side by side; write each in its order, as CSV without a header."""
         # Users' functions run in the caller's thread, where their session is the active one.
         made = [(work, _tried(work, partial(self._make_series, work))) for work in works]
-        with ThreadPoolExecutor(_SERIES_AT_ONCE, thread_name_prefix="series") as pool:
+        with ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="series") as pool:
             return list(pool.map(self._write_made, made))
 
     def _write_made(self, one: tuple[SeriesWork, _Made | HoldfastError]) -> Outcome | HoldfastError:
@@ -195,7 +213,7 @@ class SparkExecutor:
                 bases[name] = nothing.frame(name)
                 continue
             with working(name):
-                rows = self._spark.read.parquet(*paths)
+                rows = read_written(self._spark, paths)
             is_combine = placed[name].node.kind == "combine"
             bases[name] = nothing.merged(name, rows) if is_combine else rows
         return Evaluation(self._pipeline, self._spark, bases).frame(work.name)

@@ -6,12 +6,15 @@ binary files by Spark's own readers, whose bytes the engine hashes before it com
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import cast
 
 from py4j.protocol import Py4JError
+from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -140,6 +143,22 @@ def _read_parquet(spark: SparkSession, table: TableSpec, paths: list[str]) -> Da
             wanted=f"also {', '.join(missing)}",
         )
     return frame.select([quoted(f.name).cast(f.dataType).alias(f.name) for f in schema.fields])
+
+
+_WRITTEN_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+"""Where Spark keeps a frame's columns in the footer of each Parquet file that it writes."""
+
+
+def read_written(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Return the rows of Parquet files that Spark wrote for one output.
+
+    Their columns are read off the first file here: Spark would run a job to do the same.
+    """
+    footer = parquet.read_schema(paths[0]).metadata or {}
+    if _WRITTEN_SCHEMA not in footer:
+        return spark.read.parquet(*paths)
+    schema = StructType.fromJson(json.loads(footer[_WRITTEN_SCHEMA]))
+    return spark.read.schema(schema).parquet(*paths)
 
 
 def refuse_bad_json(table: TableSpec, frame: TableFrame, sources: tuple[Source, ...]) -> None:
