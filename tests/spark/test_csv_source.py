@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
@@ -16,7 +17,17 @@ from holdfast.engine.executor import Source
 from holdfast.errors import BadRows, HoldfastError, InputChanged, UsageInvalid, from_text
 from holdfast.intake.split import split_file
 from holdfast.intake.tables import BadRowPolicy, TableSpec
-from holdfast.spark.source import FILE, LINE, RAW, REASON, CsvReader, read_csv, split_bad_rows
+from holdfast.spark.source import (
+    FILE,
+    LINE,
+    RAW,
+    REASON,
+    CsvReader,
+    cores_of,
+    pack,
+    read_csv,
+    split_bad_rows,
+)
 
 Reader = Callable[..., DataFrame]
 BOM = b"\xef\xbb\xbf"
@@ -223,6 +234,47 @@ def test_columns_declared_not_null_are_checked_and_given_as_nullable(read: Reade
 
 def test_a_task_is_not_sent_the_sources_of_the_others() -> None:
     sources = [Source(f"/{n}", 0, 1, "x") for n in range(3)]
-    reader = CsvReader(sources, "t", (), BadRowPolicy.FAIL)
+    reader = CsvReader(sources, "t", (), BadRowPolicy.FAIL, 2)
     assert len(reader.partitions()) == 3
     assert reader.__getstate__()["_sources"] == []
+
+
+def _sized(*sizes: int) -> list[Source]:
+    return [Source(f"/{n}", 0, size, "") for n, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cores", "lengths"),
+    [
+        ((), 2, []),
+        ((5, 5, 5, 5, 5, 5, 5, 5), 2, [2, 2, 2, 2]),
+        ((5, 5, 5, 5), 2, [1, 1, 1, 1]),
+        ((100, 1, 1, 1, 1), 2, [1, 4]),
+        ((1, 1, 100, 1, 1), 1, [2, 1, 2]),
+        ((5, 5, 5, 5, 5, 5, 5, 5), 0, [1] * 8),
+        ((0, 0), 4, [2]),
+    ],
+)
+def test_small_sources_share_a_task_in_order(
+    sizes: tuple[int, ...], cores: int, lengths: list[int]
+) -> None:
+    """Every source is read once and in order, and about two tasks per core remain."""
+    packed = pack(_sized(*sizes), cores)
+    assert [len(some) for some in packed] == lengths
+    assert [source for some in packed for source in some] == _sized(*sizes)
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [
+        ("local", 1),
+        ("local[3]", 3),
+        ("local[3,4]", 3),
+        ("local[*]", os.cpu_count()),
+        ("local-cluster[2,1,1024]", 0),
+        ("spark://host:7077", 0),
+        ("", 0),
+    ],
+)
+def test_cores_are_known_of_a_local_master_only(master: str, cores: int) -> None:
+    assert cores_of(master) == cores
