@@ -7,6 +7,7 @@ at its crash point (`holdfast._base.crashpoint.POINTS`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,7 @@ from holdfast.store.rows import Chunk, ChunkKind, Commit, File, Plan, RunState, 
 
 
 class Engine:
-    """Works on one run of one pipeline at a time, under one grant of the lease."""
+    """Works on one run, under one grant of the lease. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Engine:
         self._fingerprint = digest(*(f"{k}={v}" for k, v in sorted(spec.fingerprint.items())))
         self._verified: set[str] = set()
         self._barriers: set[int] = set()
+        self._left: deque[Work] | None = None
 
     def advance(self, run_id: RunId) -> RunState:
         """Work until the run needs input that has not come, or its results are committed.
@@ -76,17 +78,51 @@ class Engine:
             RunStopped: somebody asked to stop; nothing is under way.
             HoldfastError: the run stays as it is, and can be resumed.
         """
+        while self.step(run_id) is not None:
+            pass
+        return self._state(run_id)
+
+    def step(self, run_id: RunId, *, batch_bytes: int | None = None) -> int | None:
+        """Do one turn of work: a batch, one that a former process left, or all results.
+
+        Returns the bytes it worked on; None: there is nothing to do now. An engine does the turns
+        of one run, and is not used again after an error. `batch_bytes` bounds a batch that is
+        planned now. Raises as `advance`.
+        """
+        if self._left is None:
+            self._left = self._begin_run(run_id)
+        work = self._next_batch(run_id, batch_bytes)
+        if work is not None:
+            self._perform(work)
+            return sum(chunk.size for chunk in work.plan.chunks)
+        if self._state(run_id) in (RunState.FORWARDING, RunState.RECEIVING):
+            return self._compute_series(run_id)
+        return None
+
+    def _begin_run(self, run_id: RunId) -> deque[Work]:
+        """Return the batches that a former process planned and did not commit."""
         self._refuse_failed(run_id)
         sweep(self._held, run_id)
         self._barriers = set(self._store.read_barriers(run_id))
+        works = self._store.list_work(run_id, committed=False)
+        return deque(work for work in works if work.plan.kind is WorkKind.BATCH)
+
+    def _next_batch(self, run_id: RunId, batch_bytes: int | None) -> Work | None:
+        """Return what is to be done next: what was left, then the lowest segment that has chunks.
+
+        A former process's batch of a later segment waits for what is left of the ones before.
+        """
+        if self._left:
+            work = self._left.popleft()
+            self._take_up(work)
+            return work
         for segment in self._spec.segments:
-            for work in self._unfinished(run_id, segment.number):
-                self._resume(work)
-            while (planned := self._plan_next(run_id, segment)) is not None:
-                self._perform(planned)
-        if self._state(run_id) in (RunState.FORWARDING, RunState.RECEIVING):
-            self._compute_series(run_id)
-        return self._state(run_id)
+            if segment.number in self._barriers:
+                continue
+            work_next = self._plan_next(run_id, segment, batch_bytes)
+            if work_next is not None:
+                return work_next
+        return None
 
     def _state(self, run_id: RunId) -> RunState:
         run = self._store.read_run(run_id)
@@ -98,22 +134,15 @@ class Engine:
         if run is not None and run.state == RunState.FAILED:
             raise RunFailed(run=run_id, reason=run.error or "")
 
-    def _unfinished(self, run_id: RunId, segment: int) -> list[Work]:
-        works = self._store.list_work(run_id, committed=False)
-        return [work for work in works if work.plan.segment == segment]
-
-    def _resume(self, work: Work) -> None:
-        """Take up a work that a former process planned and did not commit."""
-        self._take_up(work)
-        self._perform(work)
-
     def _take_up(self, work: Work) -> None:
         if work.attempts:
             self._tell(EventKind.RESUMED, work)
         if is_exhausted(work.failures, self._config.attempts_max):
             self._fail(work, work.error or "too many failed attempts")
 
-    def _plan_next(self, run_id: RunId, segment: SegmentSpec) -> Work | None:
+    def _plan_next(
+        self, run_id: RunId, segment: SegmentSpec, batch_bytes: int | None
+    ) -> Work | None:
         """Take the next chunks off the segment's topic. None: there are none to take now."""
         if not are_complete(self._store.read_progress(run_id), segment.pins):
             return None
@@ -123,7 +152,7 @@ class Engine:
         if not records:
             return None
         pending = [(record.offset, chunk_of(record.record)) for record in records]
-        taken = planning.take(pending, self._config)
+        taken = planning.take(pending, self._config, batch_bytes=batch_bytes)
         plan = planning.plan_batch(run_id, segment.number, self._fingerprint, taken)
         crashpoint("engine.plan.before")
         work = self._store.persist_plan(self._fence, plan)
@@ -201,9 +230,9 @@ class Engine:
             crashpoint("engine.job.after")
         return outcome
 
-    def _compute_series(self, run_id: RunId) -> None:
-        """Compute every result. All are planned before the first is committed, so that the
-        last commit knows that it is the last.
+    def _compute_series(self, run_id: RunId) -> int:
+        """Compute every result; returns the bytes they are made of. All are planned before the
+        first is committed, so that the last commit knows that it is the last.
         """
         works = [
             self._store.persist_plan(self._fence, self._plan_series(run_id, series))
@@ -216,6 +245,8 @@ class Engine:
             self._take_up(work)
         while pending:
             pending = self._perform_series(pending)
+        datasets = {name for series in self._spec.series for name in series.datasets}
+        return sum(f.size for name in datasets for f in self._store.read_manifest(run_id, name))
 
     def _perform_series(self, works: Sequence[Work]) -> list[Work]:
         """Compute results side by side, and return those that are to be tried again.

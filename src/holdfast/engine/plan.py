@@ -14,12 +14,18 @@ from holdfast.config import Config
 from holdfast.store.rows import Chunk, Plan, WorkKind
 
 
-def take(chunks: Sequence[tuple[Offset, Chunk]], config: Config) -> list[tuple[Offset, Chunk]]:
-    """Return the longest prefix that fits into a batch; at least one chunk if there is any."""
+def take(
+    chunks: Sequence[tuple[Offset, Chunk]], config: Config, *, batch_bytes: int | None = None
+) -> list[tuple[Offset, Chunk]]:
+    """Return the longest prefix that fits into a batch; at least one chunk if there is any.
+
+    `batch_bytes`: less than what is configured, while others wait for their turn.
+    """
+    limit = min(config.batch_bytes, batch_bytes or config.batch_bytes)
     taken: list[tuple[Offset, Chunk]] = []
     size = 0
     for offset, chunk in chunks[: config.batch_chunks]:
-        if taken and size + chunk.size > config.batch_bytes:
+        if taken and size + chunk.size > limit:
             break
         taken.append((offset, chunk))
         size += chunk.size

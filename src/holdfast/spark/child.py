@@ -10,6 +10,9 @@ import os
 import signal
 import socket
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import asdict
 from json import loads
 from pathlib import Path
@@ -33,38 +36,50 @@ def die_with(parent: int) -> None:
 
 
 class Child:
-    """Answers one request at a time until the socket closes."""
+    """Answers requests until the socket closes: one at a time, or as many as the start says."""
 
     def __init__(self, channel: socket.socket) -> None:
         """Talk over `channel`."""
         self._channel = channel
         self._executor: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._sending = threading.Lock()
         self._marks: dict[tuple[str, int], Mark] = {}
 
     def serve(self) -> None:
         """Answer until the parent closes the socket."""
         with self._channel.makefile("rb") as requests, collecting() as self._marks:
-            for request in requests:
-                self._channel.sendall(self._answer(loads(request)))
+            for text in requests:
+                request = loads(text)
+                if self._pool is None:
+                    self._reply(request)
+                else:
+                    # What paid steps note is collected wherever they are used.
+                    self._pool.submit(copy_context().run, self._reply, request)
 
-    def _answer(self, request: dict[str, Any]) -> bytes:
+    def _reply(self, request: dict[str, Any]) -> None:
+        answer = line(id=request["id"], **self._answer(request))
+        with self._sending:
+            self._channel.sendall(answer)
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             if "start" in request:
                 self._start(Start(**request["start"]))
-                return line(ready=True)
+                return {"ready": True}
             if "series" in request:
                 results = [pack_result(one) for one in self._series(request)]
-                return line(outcomes=results, paid=self._paid())
+                return {"outcomes": results, "paid": self._paid()}
             outcome = asdict(self._work(request))
-            return line(outcome=outcome, paid=self._paid())
+            return {"outcome": outcome, "paid": self._paid()}
         except HoldfastError as error:
-            return line(error=error.wire_text())
+            return {"error": error.wire_text()}
         except Exception as error:  # the parent must hear of our own bugs too
             found = InvariantViolated(what=f"{type(error).__name__} in the Spark process: {error}")
-            return line(error=found.wire_text())
+            return {"error": found.wire_text()}
 
     def _paid(self) -> list[dict[str, Any]]:
-        return [mark.to_wire() for mark in self._marks.values()]
+        return [mark.to_wire() for mark in list(self._marks.values())]
 
     def _start(self, start: Start) -> None:
         from holdfast.spark.execute import SparkExecutor
@@ -79,10 +94,17 @@ class Child:
                 conf=start.conf,
                 log_file=Path(start.log),
                 short=start.short,
+                fair=start.at_once > 1,
             )
         except SparkLost as error:
             raise SparkNotStarted(error=error.error, log=start.log) from error
         self._executor = SparkExecutor(spark, pipeline)
+        if start.at_once > 1:
+            # Users' functions may ask for the active session, which Spark keeps by thread; making a
+            # frame is what sets it.
+            self._pool = ThreadPoolExecutor(
+                start.at_once, "work", lambda: spark.createDataFrame([], "nothing int")
+            )
 
     def _work(self, request: dict[str, Any]) -> Outcome:
         if "check" in request:

@@ -23,7 +23,14 @@ from holdfast._base.files import os_errors
 from holdfast.config import DEFAULT
 from holdfast.errors import SparkNotStarted
 from holdfast.spark.java import find_java
-from holdfast.spark.settings import choices, java_options, measure, merged, session_choices
+from holdfast.spark.settings import (
+    choices,
+    fair_choices,
+    java_options,
+    measure,
+    merged,
+    session_choices,
+)
 
 
 def build_session(
@@ -33,11 +40,12 @@ def build_session(
     conf: Mapping[str, str],
     log_file: Path,
     short: bool,
+    fair: bool = False,
 ) -> SparkSession:
     """Start Spark, or connect to it, and return the session.
 
     `master` None means all cores of this machine. `short` is for runs of about a minute: it trades
-    peak speed for a quick start.
+    peak speed for a quick start. `fair`: jobs that are under way together share the cores evenly.
 
     Raises:
         JavaMissing: no Java 17 or newer.
@@ -53,7 +61,8 @@ def build_session(
         java = find_java()
         os.environ["JAVA_HOME"] = str(java.home)
         builder = builder.master(master)
-        settings = merged(choices(master, measure(), java_options(java, short=short)), conf)
+        ours = choices(master, measure(), java_options(java, short=short))
+        settings = merged([*ours, *(fair_choices() if fair else ())], conf)
     if master.startswith("local"):
         # Looking up the machine's own name may wait for a name server that does not answer.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

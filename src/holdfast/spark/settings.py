@@ -18,6 +18,7 @@ from holdfast.spark.java import Java
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_POOLS = Path(__file__).with_name("fair_pools.xml")
 
 _SHORT_OPTIONS = (
     # The second compiler never earns back its own time in a run of a minute.
@@ -124,6 +125,23 @@ def choices(master: str, machine: Machine, java_options: str) -> list[Choice]:
         ),
     ]
     return found + _local_choices(machine) if master.startswith("local") else found
+
+
+def fair_choices() -> list[Choice]:
+    """Return the settings of a session that works on several runs at once: that of a service."""
+    return [
+        Choice(
+            "spark.scheduler.mode",
+            "FAIR",
+            "Else the first job has all cores until it has no task left to start, and the job of a"
+            " small run waits behind that of a large one.",
+        ),
+        Choice(
+            "spark.scheduler.allocation.file",
+            _POOLS.as_uri(),
+            "Makes Spark's default pool share evenly among its jobs; of itself it does not.",
+        ),
+    ]
 
 
 def _local_choices(machine: Machine) -> list[Choice]:

@@ -1,28 +1,25 @@
 """The executor of the command line: Spark in a child process that can be killed and replaced.
 
-A dead JVM is one failed attempt, not a dead run: the next call starts another child.
+A dead JVM is one failed attempt, not a dead run: the next call starts another child. Several
+threads may hand in works of several runs, all to the same child.
+
+Who was it? When a child dies with several works under way, each of them counts a failed attempt.
+The next ones are then done one at a time, so that a work that kills Spark does so alone, and its
+neighbours are not failed with it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict
-from json import loads
-from pathlib import Path
-from typing import Any, BinaryIO
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from holdfast._base.files import make_directories, os_errors
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork
 from holdfast.errors import HoldfastError, InvariantViolated, RunStopped, SparkLost
-from holdfast.spark.load import search_path
+from holdfast.spark.channel import SparkProcess
 from holdfast.spark.receipts import Mark
-from holdfast.spark.wire import Start, line, pack, unpack_error, unpack_outcome, unpack_result
+from holdfast.spark.wire import Start, pack, unpack_outcome, unpack_result
 
 
 class ChildExecutor:
@@ -36,12 +33,15 @@ class ChildExecutor:
         What stages print goes to the descriptor `output`.
         """
         self._start, self._output = start, output
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
-        self._ready = self._working = self._stopped = False
+        self._guard = threading.Lock()
+        self._one_by_one = threading.Lock()
+        self._suspects = 0
+        """How many works are still to be done alone."""
+        self._working = 0
+        self._stopped = False
         self.marks: dict[tuple[str, int], Mark] = {}
         """The first mark of every paid step that a child has used."""
-        self._spawn()
+        self._process: SparkProcess | None = SparkProcess(start, output)
 
     def stop(self) -> None:
         """Begin no other work; end Spark now unless it is at one. For a signal handler: it only
@@ -53,10 +53,9 @@ class ChildExecutor:
 
     def kill(self) -> None:
         """End the child and everything it started, whatever it is doing. Waits for nothing."""
-        # A session of its own: child, JVM and Python workers are one group.
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def check(self) -> None:
         """Have the child build every result on no rows."""
@@ -79,109 +78,74 @@ class ChildExecutor:
 
     def close(self) -> None:
         """End the child and everything it started."""
-        if self._process is None:
-            return
-        self.kill()
-        self._process.wait()
-        self._process = None
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        if self._process is not None:
+            self._drop(self._process)
 
     def _do(self, **request: Any) -> dict[str, Any]:
+        process = self._living()
+        begun = False
         try:
-            return self._ask(request)
+            process.wait_until_ready()
+            with self._alone_if_suspect():
+                with self._at_work(counted="check" not in request):
+                    begun = True
+                    answer = process.ask(request)
+                # Only an answer clears a suspect: one that kills Spark alone stays one.
+                self._clear()
         except SparkLost as error:
-            self.close()
-            if self._stopped and not self._working:
+            self._drop(process)
+            if self._stopped and not begun:
                 raise _stopped() from error
             raise
         except HoldfastError as error:
-            if isinstance(error, InvariantViolated) or not self._ready:
-                self.close()
+            if isinstance(error, InvariantViolated) or not process.is_ready:
+                self._drop(process)
             raise
-        finally:
-            self._working = False
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self._process is None and not self._stopped:
-            self._spawn()
-        if not self._ready:
-            self._receive()
-            self._ready = True
-        # From here on `stop` waits for the work. Before, it has ended Spark: nothing was begun.
-        self._working = "check" not in request
-        if self._stopped:
-            self._working = False
-            raise _stopped()
-        self._send(request)
-        answer = self._receive()
         for mark in map(Mark.from_wire, answer["paid"]):
             self.marks.setdefault((mark.ledger, mark.step), mark)
         return answer
 
-    def _spawn(self) -> None:
-        ours, theirs = socket.socketpair()
-        environment = dict(os.environ)
-        if directory := search_path(self._start.pipeline):
-            known = environment.get("PYTHONPATH")
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [directory, known]))
-        with theirs, _opened(Path(self._start.log)) as errors:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [
-                    sys.executable,
-                    "-P",  # the working directory may hold another file of the pipeline's name
-                    "-m",
-                    "holdfast.spark.child",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,  # what stages print must not mix with our answers
-                stderr=errors,  # what PySpark says of a dying JVM is not for people
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env=environment,
-            )
-        self._channel, self._ready = ours, False
-        self._send({"start": asdict(self._start)})
+    def _living(self) -> SparkProcess:
+        with self._guard:
+            if self._process is None:
+                if self._stopped:
+                    raise _stopped()
+                self._process = SparkProcess(self._start, self._output)
+            return self._process
 
-    def _send(self, request: dict[str, Any]) -> None:
-        if self._channel is None:
-            raise SparkLost(error="it was ended")
+    def _drop(self, process: SparkProcess) -> None:
+        with self._guard:
+            if self._process is process:
+                self._process = None
+            lost = process.close()
+            if lost > 1:
+                self._suspects = max(self._suspects, lost)
+
+    @contextmanager
+    def _at_work(self, *, counted: bool) -> Iterator[None]:
+        """From here on `stop` waits for the work. Before, it has ended Spark: nothing was begun."""
+        with self._guard:
+            self._working += counted
         try:
-            self._channel.sendall(line(**request))
-        except OSError as error:
-            raise SparkLost(error=self._ending()) from error
+            if self._stopped:
+                raise _stopped()
+            yield
+        finally:
+            with self._guard:
+                self._working -= counted
 
-    def _receive(self) -> dict[str, Any]:
-        if self._channel is None:
-            raise SparkLost(error="it was ended")
-        data = b""
-        while not data.endswith(b"\n"):
-            try:
-                piece = self._channel.recv(1 << 16)
-            except OSError as error:
-                raise SparkLost(error=self._ending()) from error
-            if not piece:
-                raise SparkLost(error=self._ending())
-            data += piece
-        answer: dict[str, Any] = loads(data)
-        if "error" in answer:
-            raise unpack_error(answer)
-        return answer
+    @contextmanager
+    def _alone_if_suspect(self) -> Iterator[None]:
+        if not self._suspects:
+            yield
+            return
+        with self._one_by_one:
+            yield
 
-    def _ending(self) -> str:
-        code = self._process.wait() if self._process else 0
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"its process ended with {how}"
+    def _clear(self) -> None:
+        with self._guard:
+            self._suspects = max(0, self._suspects - 1)
 
 
 def _stopped() -> RunStopped:
     return RunStopped(what="stopped before Spark began a batch", resume="Run again.")
-
-
-def _opened(log: Path) -> BinaryIO:
-    with os_errors(log):
-        make_directories(log.parent)
-        return log.open("ab")

@@ -7,6 +7,9 @@
 -> {"check": true}                  <- {"outcome": {...}, "paid": [...]}
 -> any of them                      <- {"error": "HOLDFAST_ERROR {...}"}
 
+Every request has an `id`, which its answer has too: several may be under way, and answers come in
+any order.
+
 `paid` are the marks of all paid steps used so far (`receipts`).
 """
 
@@ -29,6 +32,8 @@ class Start:
     master: str | None = None
     conf: dict[str, str] = field(default_factory=dict)
     short: bool = False
+    at_once: int = 1
+    """How many works may be under way. More than one: their jobs share the cores evenly."""
 
 
 def line(**message: Any) -> bytes:
