@@ -1,0 +1,119 @@
+"""Whose turn is it? Weighted fairness between clients, and between the runs of one. Pure.
+
+Each client has an account of what was done for it: bytes divided by its weight. The client with the
+least is next, and of its runs the one with the least. So whoever wants little gets it soon, however
+much others want, and whoever wants much gets all that nobody else wants.
+
+* Who comes, or comes back, starts at the least account of those who are here: time spent away
+  earns nothing.
+* A turn costs at least `TURN_BYTES_MIN`, and what is under way counts already: many tiny runs are
+  no way around fairness, and one client does not take all places while others wait.
+* A run that had nothing to do rests, a little longer each time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast._base.ids import RunId
+
+TURN_BYTES_MIN = 4 << 20
+"""About what Spark reads in the 0.2 s that the smallest job costs. Smaller: a client of many tiny
+runs gets more than its share of time. Larger: it gets less."""
+
+_REST_FIRST_S = 0.02
+_REST_LAST_S = 0.25
+"""How long a run rests that had nothing to do. Shorter: idle runs cost time. Longer: a chunk that
+comes waits so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A run that may have work, and whose it is."""
+
+    run_id: RunId
+    client: str
+
+
+@dataclass(slots=True)
+class _Rest:
+    until_s: float
+    length_s: float
+
+
+class Turns:
+    """The accounts, and who is under way. Used by one thread, with time handed in."""
+
+    def __init__(self, weights: Mapping[str, int] | None = None) -> None:
+        """Begin with empty accounts. A client without a weight has 1."""
+        self._weights = weights or {}
+        self._clients: dict[str, float] = {}
+        self._runs: dict[RunId, float] = {}
+        self._under_way: dict[RunId, str] = {}
+        self._rests: dict[RunId, _Rest] = {}
+
+    @property
+    def under_way(self) -> int:
+        """How many turns have begun and not ended."""
+        return len(self._under_way)
+
+    def choose(self, candidates: Sequence[Candidate], now_s: float) -> Candidate | None:
+        """Begin the turn of the run that is next. None: nobody can have one now."""
+        waiting = [one for one in candidates if one.run_id not in self._under_way]
+        self._admit(candidates)
+        awake = [one for one in waiting if self._is_awake(one.run_id, now_s)]
+        if not awake:
+            return None
+        busy = Counter(self._under_way.values())
+        next_one = min(
+            awake, key=lambda one: (self._account(one.client, busy), self._runs[one.run_id])
+        )
+        self._under_way[next_one.run_id] = next_one.client
+        return next_one
+
+    def is_contended(self, candidates: Sequence[Candidate], chosen: Candidate) -> bool:
+        """Tell whether others wait, so that this turn should be a short one."""
+        busy = {*self._under_way, chosen.run_id}
+        return any(one.run_id not in busy for one in candidates)
+
+    def end(self, run_id: RunId, size: int | None, now_s: float) -> None:
+        """End a turn that worked on `size` bytes; None: there was nothing to do."""
+        client = self._under_way.pop(run_id)
+        if size is None:
+            before = self._rests.get(run_id)
+            length_s = min(2 * before.length_s, _REST_LAST_S) if before else _REST_FIRST_S
+            self._rests[run_id] = _Rest(now_s + length_s, length_s)
+            return
+        self._rests.pop(run_id, None)
+        cost = max(size, TURN_BYTES_MIN)
+        self._clients[client] += cost / self._weights.get(client, 1)
+        self._runs[run_id] = self._runs.get(run_id, 0.0) + cost
+
+    def rest(self, run_id: RunId, seconds: float, now_s: float) -> None:
+        """Leave a run alone for some time: something is wrong that time may cure."""
+        self._rests[run_id] = _Rest(now_s + seconds, _REST_LAST_S)
+
+    def forget(self, run_id: RunId) -> None:
+        """Drop what is kept of a run that is over."""
+        self._runs.pop(run_id, None)
+        self._rests.pop(run_id, None)
+
+    def _account(self, client: str, busy: Counter[str]) -> float:
+        expected = busy[client] * TURN_BYTES_MIN
+        return self._clients[client] + expected / self._weights.get(client, 1)
+
+    def _is_awake(self, run_id: RunId, now_s: float) -> bool:
+        rest = self._rests.get(run_id)
+        return rest is None or now_s >= rest.until_s
+
+    def _admit(self, candidates: Sequence[Candidate]) -> None:
+        """Let those in who were not here before, at the least account; forget who has left."""
+        here = {one.client for one in candidates} | set(self._under_way.values())
+        known = [account for client, account in self._clients.items() if client in here]
+        least = min(known, default=0.0)
+        self._clients = {client: self._clients.get(client, least) for client in here}
+        runs = {one.run_id for one in candidates} | set(self._under_way)
+        self._runs = {run_id: self._runs.get(run_id, 0.0) for run_id in runs}
+        self._rests = {run: rest for run, rest in self._rests.items() if run in runs}
