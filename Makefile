@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo check test test-brokers crash crash-full proof-paid bench bench-full bench-quick lock clean
+.PHONY: help setup demo check test test-service test-brokers crash crash-full proof-paid bench bench-full bench-quick lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ check: $(STAMP) ## Format, lint, types
 test: $(STAMP) ## All tests but the crash loop
 	$(BIN)/pytest tests/unit tests/contract tests/tidy tests/docs -n 2 -q
 	$(BIN)/pytest tests/spark -q
+
+test-service: $(STAMP) ## The service as real processes, killed, stopped and drained
+	$(BIN)/pytest tests/service -n 2 -q
 
 test-brokers: $(STAMP) ## Tests with real Kafka, RabbitMQ and S3 servers, which it gets first
 	$(BIN)/python -m tests.integration.obtain

@@ -45,6 +45,10 @@ class Config:
     batch_chunks: int = _number(1000, 1, 100_000)
     """Most chunks in one batch: many tiny files must not make one plan without end."""
 
+    works_at_once: int = _number(2, 1, 64)
+    """Works of different runs that a service's engine has under way together. Fewer: cores idle
+    while Spark plans, or waits for the last task of a job. More: they share the same memory."""
+
     attempts_max: int = _number(3, 1, 1000)
     """Failed attempts after which a run is FAILED. Fewer: a passing fault ends a run. More: a
     stage that always fails is paid for that often."""

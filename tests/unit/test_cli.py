@@ -28,6 +28,7 @@ COMMANDS = [
     ("coffee", "generate"),
     ("coffee", "oracle"),
     ("dry-run",),
+    ("engine",),
     ("calls", "show"),
     ("calls", "retry"),
     ("calls", "forget"),

@@ -8,17 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast._base.ids import RunId
-from holdfast.engine.turns import TURN_BYTES_MIN, Candidate, Turns
+from holdfast.engine.turns import TURN_BYTES_MIN, Turns
+from holdfast.store.rows import ReadyRun
 
 MIB = 1 << 20
 
 
-def run(name: str) -> Candidate:
+def run(name: str) -> ReadyRun:
     """Return a run whose client is the first letter of its name."""
-    return Candidate(RunId(name), name[0])
+    return ReadyRun(RunId(name), name[0])
 
 
-def served(turns: Turns, candidates: list[Candidate], count: int, size: int) -> list[str]:
+def served(turns: Turns, candidates: list[ReadyRun], count: int, size: int) -> list[str]:
     """Return who gets the next `count` turns, one at a time."""
     found = []
     for _ in range(count):
@@ -68,8 +69,9 @@ def test_tiny_turns_are_not_free() -> None:
 
 
 def test_weights() -> None:
-    turns = Turns({"a": 3})
-    counts = Counter(served(turns, [run("a"), run("b")], 80, 64 * MIB))
+    turns = Turns()
+    heavy = ReadyRun(RunId("a"), "a", weight=3)
+    counts = Counter(served(turns, [heavy, run("b")], 80, 64 * MIB))
     assert counts == {"a": 60, "b": 20}
 
 
@@ -144,7 +146,7 @@ def test_nobody_falls_behind_by_more_than_a_turn(sizes: list[int], places: int, 
     turns = Turns()
     candidates = [run(chr(ord("a") + n) + str(n)) for n in range(len(sizes))]
     done: Counter[str] = Counter()
-    under_way: list[Candidate] = []
+    under_way: list[ReadyRun] = []
     for _ in range(count):
         while len(under_way) < places:
             chosen = turns.choose(candidates, 0.0)

@@ -16,6 +16,7 @@ from typer.main import get_command
 from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast._base.files import os_errors
+from holdfast._base.processes import die_with_supervisor
 from holdfast.cli import calls, coffee
 from holdfast.cli.exits import exit_code, one_line
 from holdfast.errors import HoldfastError, UsageInvalid
@@ -30,6 +31,7 @@ app.add_typer(coffee.app, name="coffee")
 app.add_typer(calls.app, name="calls")
 
 State = Annotated[Path, typer.Option(help="Directory that holds the run's state.")]
+ServiceState = Annotated[Path, typer.Option(help="Directory that holds the service's state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Run = Annotated[str | None, typer.Argument(help="A run's id; default all, or the only one.")]
 ConfigPath = Annotated[
@@ -196,6 +198,39 @@ def doctor(
 
 
 @app.command()
+def engine(
+    pipeline: Annotated[
+        str, typer.Option(help="A bundled name (coffee), module:object, or a .py file.")
+    ],
+    state: ServiceState,
+    config: ConfigPath = None,
+    master: Master = None,
+    spark_conf: SparkConf = None,
+    shared_state: Annotated[
+        bool, typer.Option(help="Say that every machine of the cluster sees these directories.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Work on the runs of a service's clients. Of several on one state, one is active.
+
+    Example: holdfast engine --pipeline coffee --state state
+    """
+    from holdfast.cli.engine import EngineRequest, engine_command
+
+    engine_command(
+        EngineRequest(
+            pipeline=pipeline,
+            state=state,
+            config_file=config,
+            master=master,
+            spark_conf=tuple(spark_conf or ()),
+            shared_state=shared_state,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command()
 def status(state: State, run: Run = None, as_json: Json = False) -> None:
     """Show runs, tables and batches. Works with everything dead.
 
@@ -318,6 +353,7 @@ def bench(
 def main() -> None:
     """Run the command line. Errors raised on purpose become one line and an exit code."""
     try:
+        die_with_supervisor()
         arm_from_environment()
         # Whatever the machine refuses where nobody expected it is still one line.
         with os_errors("this command"):

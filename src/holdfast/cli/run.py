@@ -114,7 +114,7 @@ class _Job:
         request = self._request
         spec = with_format(load_pipeline(request.pipeline).spec(), request.format)
         config = _config(request)
-        _refuse_cluster(request, config.master)
+        refuse_cluster(config.master, request.state, shared_state=request.shared_state)
         with hold(request.state.resolve(), config) as held:
             report = drive(
                 held,
@@ -173,9 +173,10 @@ def _config(request: Request) -> Config:
     return load_settings(request.config_file, flags, request.spark_conf).config
 
 
-def _refuse_cluster(request: Request, master: str) -> None:
-    if not master.startswith("local") and not request.shared_state:
-        raise ClusterNeedsSharedState(master=master, path=str(request.state))
+def refuse_cluster(master: str, state: Path, *, shared_state: bool) -> None:
+    """Refuse machines that cannot see the state, unless the user says that they can."""
+    if not master.startswith("local") and not shared_state:
+        raise ClusterNeedsSharedState(master=master, path=str(state))
 
 
 def _conclude(request: Request, report: RunReport) -> None:

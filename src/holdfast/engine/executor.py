@@ -69,7 +69,9 @@ class Outcome:
 
 
 class Executor(Protocol):
-    """Does one batch at a time, or several series side by side."""
+    """Does batches, and several series side by side. That of a service is asked by several threads
+    at once.
+    """
 
     replaceable: bool
     """True: after SparkLost the next call gets a new executor process; False: the caller's own
@@ -85,6 +87,14 @@ class Executor(Protocol):
         """Compute some series, in any order or at once. One that fails does not fail the others:
         what became of each stands at its place.
         """
+
+    def stop(self) -> None:
+        """Begin no other work; end now unless one is under way. May be called by a signal handler:
+        it waits for nothing. Whoever asks for a work gets RunStopped.
+        """
+
+    def abort(self) -> None:
+        """End what is under way too: whoever waits for it gets RunStopped. Waits for nothing."""
 
     def close(self) -> None:
         """Let go of what was started for this executor."""

@@ -14,10 +14,11 @@ much others want, and whoever wants much gets all that nobody else wants.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast._base.ids import RunId
+from holdfast.store.rows import ReadyRun
 
 TURN_BYTES_MIN = 4 << 20
 """About what Spark reads in the 0.2 s that the smallest job costs. Smaller: a client of many tiny
@@ -29,14 +30,6 @@ _REST_LAST_S = 0.25
 comes waits so long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A run that may have work, and whose it is."""
-
-    run_id: RunId
-    client: str
-
-
 @dataclass(slots=True)
 class _Rest:
     until_s: float
@@ -46,9 +39,9 @@ class _Rest:
 class Turns:
     """The accounts, and who is under way. Used by one thread, with time handed in."""
 
-    def __init__(self, weights: Mapping[str, int] | None = None) -> None:
-        """Begin with empty accounts. A client without a weight has 1."""
-        self._weights = weights or {}
+    def __init__(self) -> None:
+        """Begin with empty accounts."""
+        self._weights: dict[str, int] = {}
         self._clients: dict[str, float] = {}
         self._runs: dict[RunId, float] = {}
         self._under_way: dict[RunId, str] = {}
@@ -59,7 +52,7 @@ class Turns:
         """How many turns have begun and not ended."""
         return len(self._under_way)
 
-    def choose(self, candidates: Sequence[Candidate], now_s: float) -> Candidate | None:
+    def choose(self, candidates: Sequence[ReadyRun], now_s: float) -> ReadyRun | None:
         """Begin the turn of the run that is next. None: nobody can have one now."""
         waiting = [one for one in candidates if one.run_id not in self._under_way]
         self._admit(candidates)
@@ -73,7 +66,7 @@ class Turns:
         self._under_way[next_one.run_id] = next_one.client
         return next_one
 
-    def is_contended(self, candidates: Sequence[Candidate], chosen: Candidate) -> bool:
+    def is_contended(self, candidates: Sequence[ReadyRun], chosen: ReadyRun) -> bool:
         """Tell whether others wait, so that this turn should be a short one."""
         busy = {*self._under_way, chosen.run_id}
         return any(one.run_id not in busy for one in candidates)
@@ -108,12 +101,13 @@ class Turns:
         rest = self._rests.get(run_id)
         return rest is None or now_s >= rest.until_s
 
-    def _admit(self, candidates: Sequence[Candidate]) -> None:
+    def _admit(self, candidates: Sequence[ReadyRun]) -> None:
         """Let those in who were not here before, at the least account; forget who has left."""
         here = {one.client for one in candidates} | set(self._under_way.values())
         known = [account for client, account in self._clients.items() if client in here]
         least = min(known, default=0.0)
         self._clients = {client: self._clients.get(client, least) for client in here}
+        self._weights.update((one.client, one.weight) for one in candidates)
         runs = {one.run_id for one in candidates} | set(self._under_way)
         self._runs = {run_id: self._runs.get(run_id, 0.0) for run_id in runs}
         self._rests = {run: rest for run, rest in self._rests.items() if run in runs}

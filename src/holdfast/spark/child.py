@@ -5,9 +5,7 @@ Started as `python -m holdfast.spark.child FD PID`: the socket to talk over, and
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import sys
 import threading
@@ -19,20 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast._base.crashpoint import arm_from_environment
+from holdfast._base.processes import die_with
 from holdfast.engine.executor import Outcome
 from holdfast.errors import HoldfastError, InvariantViolated, SparkLost, SparkNotStarted
 from holdfast.spark.receipts import Mark, collecting
 from holdfast.spark.wire import Start, line, pack_result, unpack_batch, unpack_series
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with(parent: int) -> None:
-    """Ask the kernel to end this process with SIGKILL when its parent ends, however it ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have ended before the kernel was asked.
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 class Child:

@@ -224,6 +224,12 @@ class SparkExecutor:
             for name, sources in work.pins.items()
         }
 
+    def stop(self) -> None:
+        """Do nothing: whoever has the session stops it."""
+
+    def abort(self) -> None:
+        """Do nothing: the session is not ours to stop."""
+
     def close(self) -> None:
         """Do nothing: the session is not ours to stop."""
 

@@ -38,7 +38,7 @@ class ChildExecutor:
         self._suspects = 0
         """How many works are still to be done alone."""
         self._working = 0
-        self._stopped = False
+        self._stopped = self._aborted = False
         self.marks: dict[tuple[str, int], Mark] = {}
         """The first mark of every paid step that a child has used."""
         self._process: SparkProcess | None = SparkProcess(start, output)
@@ -50,6 +50,11 @@ class ChildExecutor:
         self._stopped = True
         if not self._working:
             self.kill()
+
+    def abort(self) -> None:
+        """End Spark now. Whoever waits for it gets RunStopped: an attempt that was interrupted."""
+        self._stopped = self._aborted = True
+        self.kill()
 
     def kill(self) -> None:
         """End the child and everything it started, whatever it is doing. Waits for nothing."""
@@ -94,7 +99,7 @@ class ChildExecutor:
                 self._clear()
         except SparkLost as error:
             self._drop(process)
-            if self._stopped and not begun:
+            if self._aborted or (self._stopped and not begun):
                 raise _stopped() from error
             raise
         except HoldfastError as error:

@@ -49,6 +49,7 @@ from holdfast.store.rows import (
     NewRun,
     Piece,
     Plan,
+    ReadyRun,
     Run,
     SenderProgress,
     SeriesResult,
@@ -194,6 +195,12 @@ class WorkStore(Protocol):
         Raises InvariantViolated if the work is committed already or the run is not OPEN
         (for a SERIES: not FORWARDING or RECEIVING), RunGone if somebody else closed the run
         (cancelled, failed, swept), Fenced if the epoch is old.
+        """
+
+    def list_ready(self) -> list[ReadyRun]:
+        """Return the runs on Spark of all clients that have something to be done, oldest first:
+        chunks that no plan holds, works that are not committed, or results to compute. A run
+        whose chunks wait for a whole table is among them. Runs without a client are not.
         """
 
     def list_work(self, run_id: RunId, *, committed: bool | None = None) -> list[Work]:

@@ -126,6 +126,15 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadyRun:
+    """A run that an engine may have work for, whose it is, and the share of its client."""
+
+    run_id: RunId
+    client: str
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A numbered piece of a table. Its identity is (table, sender, ordinal) within its run.
 

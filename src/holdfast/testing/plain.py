@@ -84,6 +84,12 @@ class PlainExecutor:
         _write_lines(Path(work.directory, work.name, "part-0.csv"), lines)
         return Outcome(columns=columns)
 
+    def stop(self) -> None:
+        """Do nothing: a work takes no time."""
+
+    def abort(self) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 

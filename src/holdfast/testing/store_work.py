@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from holdfast._base.ids import BatchId, Offset
+from holdfast._base.ids import BatchId, Offset, RunId
 from holdfast._base.intervals import Intervals
 from holdfast.errors import InvariantViolated, RunGone
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
@@ -14,6 +14,7 @@ from holdfast.store.rows import (
     Commit,
     End,
     Plan,
+    ReadyRun,
     RunState,
     SenderDecl,
     WorkKind,
@@ -28,6 +29,7 @@ from holdfast.testing.store_samples import (
     chunk,
     complete,
     file,
+    new_run,
     references,
 )
 
@@ -286,7 +288,31 @@ def check_a_closed_run_takes_nothing(connect: Connect) -> None:
         assert scene.everything() == before
 
 
+def check_ready_runs_have_something_to_do(connect: Connect) -> None:
+    """A run is ready with an unplanned chunk, an uncommitted work or results to compute; an idle
+    one, one over, and one without a client are not.
+    """
+    store = connect()
+    scene = Scene.of(store)
+    ready = [ReadyRun(RUN, "client", 1)]
+    store.create_run(replace(new_run(run_id=RunId("bare")), client=""))
+    store.bind_chunk(RunId("bare"), chunk(1, location="bare"), bind)
+    assert store.list_ready() == []
+    store.bind_chunk(RUN, chunk(1), bind)
+    assert store.list_ready() == ready
+    scene.plan("w", chunk(1))
+    assert store.list_ready() == ready
+    scene.commit("w", file("q", "w/q"))
+    assert store.list_ready() == []
+    scene.end(1)
+    assert scene.state() == RunState.FORWARDING
+    assert store.list_ready() == ready
+    store.move_run(scene.fence, RUN, expected="FORWARDING", to="CANCELLED")
+    assert store.list_ready() == []
+
+
 WORK: tuple[Check, ...] = (
+    check_ready_runs_have_something_to_do,
     check_a_plan_moves_the_offset,
     check_a_chunk_is_in_one_plan,
     check_attempts_are_counted_before_they_begin,

@@ -22,6 +22,7 @@ from holdfast.store.rows import (
     Fence,
     File,
     Plan,
+    ReadyRun,
     Run,
     RunState,
     Work,
@@ -65,6 +66,23 @@ _MANIFEST = f"""
 SELECT {FILE_COLUMNS} FROM work JOIN file USING (work_id)
 WHERE run_id = ? AND output = ? AND kind = 'batch' ORDER BY segment, number, position
 """  # noqa: S608 - constants only
+_READY = """
+SELECT run_id, run.client, COALESCE(weight, 1)
+FROM run LEFT JOIN client ON client.client = run.client
+WHERE state IN ('OPEN', 'FORWARDING', 'RECEIVING') AND run.client <> ''
+AND NOT EXISTS (SELECT 1 FROM external WHERE external.run_id = run.run_id)
+AND (state <> 'OPEN'
+    OR EXISTS (
+        SELECT 1 FROM work WHERE work.run_id = run.run_id AND committed_attempt IS NULL)
+    OR EXISTS (
+        SELECT 1 FROM topic JOIN shard USING (topic_id)
+        LEFT JOIN group_offset ON group_offset.shard_id = shard.shard_id AND grp = ?
+        WHERE topic.name > 'run/' || run_id || '/segment-'
+        AND topic.name < 'run/' || run_id || '/segment-:'
+        AND shard.next_offset > COALESCE(group_offset.next_offset, 0)))
+ORDER BY number
+"""
+"""The topics of a run are a range of names (`ingress_topic`): a colon comes after all digits."""
 
 
 def _work_from(connection: apsw.Connection, row: tuple[Any, ...]) -> Work:
@@ -283,6 +301,11 @@ class WorkPart(Part):
                 look_at_barrier(connection, run, work.plan.segment, barrier, now_ms=now_ms)
             else:
                 _advance_results(connection, run, now_ms=now_ms)
+
+    def list_ready(self) -> list[ReadyRun]:
+        """Return the runs on Spark of all clients that have something to be done, oldest first."""
+        with self._database.reading() as connection:
+            return [ReadyRun(*row) for row in rows_of(connection, _READY, ENGINE_GROUP)]
 
     def list_work(self, run_id: RunId, *, committed: bool | None = None) -> list[Work]:
         """Return a run's works in the order (segment, number), series last, with their chunks."""
