@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.client.client import Client
     from holdfast.errors import HoldfastError
     from holdfast.pipeline import Pipeline
     from holdfast.spark.pay_once import Budget, DryRun, Limits, OnTrouble, Receipt, pay_once
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Budget",
+    "Client",
     "DryRun",
     "HoldfastError",
     "Limits",
@@ -25,6 +27,7 @@ __all__ = [
 
 _HOMES = {
     "Budget": "holdfast.spark.pay_once",
+    "Client": "holdfast.client.client",
     "DryRun": "holdfast.spark.pay_once",
     "HoldfastError": "holdfast.errors",
     "Limits": "holdfast.spark.pay_once",

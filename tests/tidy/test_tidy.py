@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("pipeline",),
     ("spark",),
-    ("queries",),
+    ("queries", "client"),
     ("apps",),
     ("gateway", "router", "cli", "dashboard", "testing", "pyspark_holdfast"),
 )
@@ -44,6 +44,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "py4j": ("spark",),
     "apsw": ("_base", "store", "ledger"),
     "psycopg": ("ledger",),
+    "httpx": ("client", "delivery"),
     "sqlite3": (),
     "confluent_kafka": ("log",),
     "aio_pika": ("amqp",),

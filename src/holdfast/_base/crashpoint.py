@@ -120,6 +120,12 @@ POINTS: dict[str, str] = {
     "worker.inherit.before": "A partition is taken, its journal is still its former owner's.",
     "worker.inherit.after": "The journal of a partition is copied, the former one is still there.",
     "worker.recover.each": "What a crash left of one client is applied, others remain.",
+    "client.create.after": "A submission's run exists, no chunk of it was sent.",
+    "client.chunk.after": "A chunk of a submission is acknowledged, others are not sent.",
+    "client.end.after": "One END of a submission is acknowledged, others are not said.",
+    "client.piece.after": "One piece of a result is fetched, others are not.",
+    "client.result.written": "A fetched result is durable under its temporary name.",
+    "client.result.renamed": "A fetched result has its name, others are not fetched.",
 }
 """Every crash point, with what a crash there leaves behind."""
 

@@ -31,7 +31,7 @@ def render(progress: Progress, now_s: float, *, note: str = "") -> RenderableTyp
         lines.append(_table(progress, now_s))
     for doing in progress.doing:
         what = f": {counted(doing.chunks, 'chunk')}, {size_of(doing.size)}" if doing.chunks else ""
-        lines.append(Text(f"{doing.name}{what}, for {_clock(now_s - doing.since_s)}"))
+        lines.append(Text(f"{doing.name}{what}, for {clock_text(now_s - doing.since_s)}"))
     lines += [Text(text) for text in _facts(progress)]
     if note:
         lines.append(Text(note, style="bold"))
@@ -60,7 +60,7 @@ def _cells(table: TableProgress, now_s: float) -> tuple[str, ...]:
         "100%" if complete else "-" if table.is_open else share,
         f"{table.rows:,}" if table.rows else "-",
         f"{size_of(speed)}/s" if speed else "-",
-        "done" if complete else "-" if seconds is None else _clock(seconds),
+        "done" if complete else "-" if seconds is None else clock_text(seconds),
     )
 
 
@@ -92,7 +92,8 @@ def _barrier(progress: Progress) -> str:
     return f"barrier: {waits}{passed}"
 
 
-def _clock(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
+    """Return a duration as 1:02:03 or 2:03."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -17,7 +17,7 @@ from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast._base.files import os_errors
 from holdfast._base.processes import die_with_supervisor
-from holdfast.cli import calls, coffee
+from holdfast.cli import calls, coffee, remote_verbs
 from holdfast.cli.exits import exit_code, one_line
 from holdfast.errors import HoldfastError, UsageInvalid
 
@@ -311,6 +311,10 @@ def demo(
     if what != "coffee":
         raise UsageInvalid(what=f"there is no demo {what!r}", remedy="Use coffee or paid.")
     demo_command(scale=scale, seed=seed, keep=keep, as_json=as_json)
+
+
+for verb in remote_verbs.VERBS:
+    app.command()(verb)
 
 
 def _app_main(arguments: list[str]) -> None:

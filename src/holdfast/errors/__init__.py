@@ -29,6 +29,8 @@
     |   +-- CallInputChanged         CALL_INPUT_CHANGED
     |   +-- BudgetSpent              BUDGET_SPENT
     |   +-- QueueMismatch            QUEUE_MISMATCH
+    |   +-- ServerRefused            SERVER_REFUSED
+    |   +-- RunOver                  RUN_OVER
     +-- EnvironmentFailed            the machine cannot do it now; run again when it can
     |   +-- StateBusy                STATE_BUSY
     |   +-- DiskFull                 DISK_FULL
@@ -52,6 +54,8 @@
     |   +-- MessageNacked            MESSAGE_NACKED
     |   +-- LogUnreachable           LOG_UNREACHABLE
     |   +-- LogRefused               LOG_REFUSED
+    |   +-- ServerUnreachable        SERVER_UNREACHABLE
+    |   +-- RunUnfinished            RUN_UNFINISHED
     +-- DataError                    the bytes are not what they should be
     |   +-- BadRows                  BAD_ROWS
     |   +-- HeaderWrong              HEADER_WRONG
@@ -59,6 +63,7 @@
     |   +-- Damaged                  DAMAGED
     |   +-- StoreOlder               STORE_OLDER
     |   +-- StoreNewer               STORE_NEWER
+    |   +-- SubmissionChanged        SUBMISSION_CHANGED
     +-- RunFailed                    RUN_FAILED
     +-- InvariantViolated            INVARIANT_VIOLATED: our own bug
 
@@ -135,6 +140,13 @@ from holdfast.errors.paid import (
     ProviderBusy,
     StepChanged,
 )
+from holdfast.errors.remote import (
+    RunOver,
+    RunUnfinished,
+    ServerRefused,
+    ServerUnreachable,
+    SubmissionChanged,
+)
 from holdfast.errors.tree import (
     Blame,
     CallerError,
@@ -195,8 +207,12 @@ __all__ = [
     "RunConflict",
     "RunFailed",
     "RunGone",
+    "RunOver",
     "RunStopped",
+    "RunUnfinished",
     "RunUnknown",
+    "ServerRefused",
+    "ServerUnreachable",
     "SparkLost",
     "SparkNotStarted",
     "StageFailed",
@@ -207,6 +223,7 @@ __all__ = [
     "StorageFailed",
     "StoreNewer",
     "StoreOlder",
+    "SubmissionChanged",
     "TokenRefused",
     "UploadSlow",
     "UsageInvalid",

@@ -18,13 +18,15 @@ _SHOWN_CHARACTERS = 1000
 """Of a wrong header in its error: a file that is no CSV at all may have no line end."""
 
 
-def check_header(header: bytes, columns: Sequence[str], *, path: str, table: str) -> str:
+def check_header(header: bytes, columns: Sequence[str] | None, *, path: str, table: str) -> str:
     """Return the header line as text. It has no byte order mark and no line end.
+
+    Without `columns` it is only looked at as text: who knows the schema is somebody else.
 
     Raises:
         HeaderWrong: it does not name exactly `columns` in that order, or is not UTF-8 text.
     """
-    wanted = ",".join(columns)
+    wanted = "column names" if columns is None else ",".join(columns)
     try:
         text = header.decode()
         found = _names(header)
@@ -34,7 +36,7 @@ def check_header(header: bytes, columns: Sequence[str], *, path: str, table: str
     except pa.ArrowInvalid as error:
         what = f"{shown(header, _SHOWN_CHARACTERS)} (a quote is never closed)"
         raise HeaderWrong(path=path, table=table, found=what, wanted=wanted) from error
-    if found != list(columns):
+    if columns is not None and found != list(columns):
         what = f"{shown(header, _SHOWN_CHARACTERS)} ({_difference(found, columns)})"
         raise HeaderWrong(path=path, table=table, found=what, wanted=wanted)
     return text

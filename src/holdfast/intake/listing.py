@@ -40,7 +40,7 @@ def list_tables(
     """
     wanted = [table for table in tables if not table.produced]
     found: dict[str, list[Path]] = {table.name: [] for table in wanted}
-    for path in _files_below(directory):
+    for path in files_below(directory):
         relative = PurePosixPath(path.relative_to(directory))
         owner = belongs_to(relative, wanted)
         if owner is not None:
@@ -85,7 +85,12 @@ def _compressed_input(relative: PurePosixPath, tables: Iterable[TableSpec]) -> s
     return method if belongs_to(relative.with_suffix(""), tables) is not None else None
 
 
-def _files_below(directory: Path) -> list[Path]:
+def files_below(directory: Path) -> list[Path]:
+    """Return every file below a directory that is not hidden, sorted by path.
+
+    Raises:
+        UsageInvalid: it is no directory, or cannot be read.
+    """
     if not directory.exists():
         raise UsageInvalid(
             what=f"input directory {directory} does not exist", remedy="Give one that does."

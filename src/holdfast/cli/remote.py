@@ -1,0 +1,71 @@
+"""What the verbs that speak to a server share: who we are to it, and how to stop."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from holdfast.cli.exits import STOPPED
+from holdfast.client.client import Client
+from holdfast.errors import RunStopped
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server as the command line names it."""
+
+    url: str
+    token_file: Path
+    ca_file: Path | None = None
+    plain_http: bool = False
+
+    def words(self) -> str:
+        """Return the options that name it, for the next command."""
+        parts = ["--url", self.url, "--token-file", str(self.token_file)]
+        if self.ca_file is not None:
+            parts += ["--ca-file", str(self.ca_file)]
+        return shlex.join(parts + (["--plain-http"] if self.plain_http else []))
+
+
+@contextmanager
+def connected(server: Server) -> Iterator[Client]:
+    """Yield a client that Ctrl-C and SIGTERM stop: once when what is under way is done, twice now.
+
+    Nothing is lost either way: whatever was acknowledged is on the server.
+    """
+    with Client(
+        server.url,
+        token_file=server.token_file,
+        ca_file=server.ca_file,
+        plain_http=server.plain_http,
+    ) as client:
+
+        def take(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            if client.is_stopped:
+                os._exit(STOPPED)
+            client.stop()
+
+        before = {number: signal.signal(number, take) for number in _SIGNALS}
+        try:
+            yield client
+        except RunStopped as error:
+            resume = f"Go on: {shlex.join(['holdfast', *sys.argv[1:]])}"
+            raise RunStopped(what=error.what, resume=resume) from error
+        finally:
+            for number, known in before.items():
+                signal.signal(number, known)
+
+
+def on_terminal() -> bool:
+    """Tell whether somebody watches standard error."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

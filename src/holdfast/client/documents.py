@@ -1,0 +1,205 @@
+"""The files of a directory as chunks to be sent: each a whole document, cut at row boundaries.
+
+The same files and the same chunk size always give the same documents under the same ordinals, so
+a later process finds out what is left to send by asking the server for the ordinals it has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from holdfast._base.files import os_errors, read_pieces, sha256_of
+from holdfast._base.ids import digest
+from holdfast.client.answers import TableInfo
+from holdfast.errors import SubmissionChanged, UsageInvalid
+from holdfast.intake.compressed import EXTENSIONS as COMPRESSED
+from holdfast.intake.compressed import refusal
+from holdfast.intake.ddl import column_names
+from holdfast.intake.listing import EXTENSIONS, belongs_to, files_below, list_tables
+from holdfast.intake.split import Piece, head_of, split_file
+from holdfast.intake.tables import TableSpec
+
+_FORMATS = {ending: name for name, endings in EXTENSIONS.items() for ending in endings}
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file, and where it is cut."""
+
+    path: Path
+    relative: PurePosixPath
+    format: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A chunk to be: a header line where one is needed, then a byte range of a file."""
+
+    table: str
+    ordinal: int
+    path: Path
+    format: str
+    head: bytes
+    start: int
+    stop: int
+    checksum: str
+
+    @property
+    def size(self) -> int:
+        """Return its bytes."""
+        return len(self.head) + self.stop - self.start
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield its bytes.
+
+        Raises:
+            SubmissionChanged: the file has become shorter.
+        """
+        if self.head:
+            yield self.head
+        left = self.stop - self.start
+        with os_errors(self.path):
+            for piece in read_pieces(self.path, self.start, self.stop):
+                left -= len(piece)
+                yield piece
+        if left:
+            raise self.changed()
+
+    def is_unchanged(self) -> bool:
+        """Tell whether the file still has these bytes."""
+        return sha256_of(self.pieces()) == self.checksum
+
+    def changed(self) -> SubmissionChanged:
+        """Return the error for a file that changed under our hands."""
+        return SubmissionChanged(path=str(self.path), what="changed while it was being sent")
+
+
+def cut_files(
+    directory: Path,
+    tables: Sequence[TableSpec] | None,
+    *,
+    chunk_bytes: int,
+    ignore_unknown: bool = False,
+) -> list[InputFile]:
+    """Read every file of a directory once, and return where each is cut, in order of their paths.
+
+    `tables`: the pipeline's, where it is known; then names and headers are checked too.
+
+    Raises:
+        UsageInvalid, HeaderWrong, BadRows, StorageFailed: as `holdfast run` would refuse them.
+    """
+    folder = directory.absolute()
+    known = _listed(folder, tables, ignore_unknown)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        cut = pool.map(lambda pair: _cut(folder, pair[0], pair[1], chunk_bytes), known)
+        return list(cut)
+
+
+def _listed(
+    folder: Path, tables: Sequence[TableSpec] | None, ignore_unknown: bool
+) -> list[tuple[Path, TableSpec]]:
+    """Return the files to send, each with what is known of its table."""
+    if tables is not None:
+        binary = [table.name for table in tables if table.format not in EXTENSIONS]
+        if binary:
+            what = f"table {binary[0]} is made of binary files, which cannot be handed in"
+            raise UsageInvalid(what=what, remedy="Run it where the files are: holdfast run.")
+        found = list_tables(folder, tables, ignore_unknown=ignore_unknown)
+        return sorted((path, table) for table in tables for path in found.get(table.name, ()))
+    files = [path for path in files_below(folder) if path.suffix in _FORMATS]
+    return [(path, _unknown(path.stem, _FORMATS[path.suffix])) for path in files]
+
+
+def _unknown(name: str, fmt: str) -> TableSpec:
+    return TableSpec(name=name, format=fmt, schema="", segment=1, optional=True)
+
+
+def _cut(folder: Path, path: Path, table: TableSpec, chunk_bytes: int) -> InputFile:
+    columns = column_names(table.schema) if table.schema else None
+    pieces = split_file(path, table, columns, chunk_bytes, documents=True)
+    relative = PurePosixPath(path.relative_to(folder))
+    return InputFile(path, relative, table.format, tuple(pieces))
+
+
+def key_of(files: Sequence[InputFile]) -> str:
+    """Return the key of a run that was given none: the same for the same names and bytes.
+
+    It has the cuts in it too: other cuts are other chunks, and another run.
+    """
+    parts: list[str | int] = []
+    for file in files:
+        parts += [str(file.relative), len(file.pieces), *(piece.checksum for piece in file.pieces)]
+    return digest("submission", *parts)
+
+
+def number(
+    directory: Path,
+    files: Sequence[InputFile],
+    tables: Sequence[TableInfo],
+    *,
+    ignore_unknown: bool = False,
+    empty: Sequence[str] = (),
+) -> list[Document]:
+    """Return the documents of a run's tables, each under its ordinal.
+
+    `empty`: tables that are known to be allowed to have no file.
+
+    Raises:
+        UsageInvalid: a file belongs to no table, or a table has no file.
+    """
+    names = sorted({table.table for table in tables})
+    specs = [_unknown(name, fmt) for name in names for fmt in EXTENSIONS]
+    _refuse_strangers(directory.absolute(), specs, names, ignore_unknown)
+    documents: list[Document] = []
+    count = dict.fromkeys(names, 0)
+    with_files = set()
+    for file in files:
+        owner = belongs_to(file.relative, specs)
+        if owner is None:
+            continue
+        with_files.add(owner)
+        for piece in file.pieces:
+            count[owner] += 1
+            documents.append(_document(owner, count[owner], file, piece))
+    optional = {table.table for table in tables if table.optional} | set(empty)
+    for name in names:
+        if name not in with_files and name not in optional:
+            what = f"{directory} has no file for table {name}"
+            remedy = f"Add {name}.csv, {name}_*.csv or {name}/*.csv, or say so: --empty {name}."
+            raise UsageInvalid(what=what, remedy=remedy)
+    return documents
+
+
+def _refuse_strangers(
+    folder: Path, specs: Sequence[TableSpec], names: Sequence[str], ignore_unknown: bool
+) -> None:
+    for path in files_below(folder):
+        relative = PurePosixPath(path.relative_to(folder))
+        if belongs_to(relative, specs) is not None:
+            continue
+        method = COMPRESSED.get(relative.suffix)
+        if method and belongs_to(relative.with_suffix(""), specs) is not None:
+            raise refusal(path, method)
+        if not ignore_unknown:
+            raise UsageInvalid(
+                what=f"{path} belongs to none of the tables {', '.join(names)}",
+                remedy="Move it away, name it after its table, or give --ignore-unknown.",
+            )
+
+
+def _document(table: str, ordinal: int, file: InputFile, piece: Piece) -> Document:
+    return Document(
+        table=table,
+        ordinal=ordinal,
+        path=file.path,
+        format=file.format,
+        head=head_of(piece),
+        start=piece.start,
+        stop=piece.stop,
+        checksum=piece.checksum,
+    )

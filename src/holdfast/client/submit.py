@@ -1,0 +1,280 @@
+"""A directory handed in as a run: over and over again, if need be, without sending anything twice.
+
+What was sent is known by the server alone: nothing is kept here. A process that is killed leaves
+a run with some chunks; the next one makes the same documents of the same files, asks which
+ordinals are there, compares their checksums, and sends the rest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast._base.crashpoint import crashpoint
+from holdfast.client.answers import RunInfo, TableInfo
+from holdfast.client.client import Client
+from holdfast.client.documents import Document, cut_files, key_of, number
+from holdfast.config import MIB
+from holdfast.errors import (
+    BodyTooLarge,
+    CallerError,
+    ChecksumWrong,
+    ChunkConflict,
+    HoldfastError,
+    RunOver,
+    RunStopped,
+    SubmissionChanged,
+    UsageInvalid,
+)
+from holdfast.intake.tables import TableSpec
+
+CHUNK_BYTES = 16 * MIB
+"""What one request carries. Smaller: more requests, rows in the store and Spark tasks. Larger: a
+broken connection repeats more, and progress is seen later."""
+CONNECTIONS = 4
+"""Uploads at the same time: enough to keep the server's disk busy while some wait for an fsync."""
+_TRIES_MAX = 3
+"""How often a chunk is sent whose bytes arrive wrong: once more may help, always is in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How far a submission is."""
+
+    chunks: int
+    """Acknowledged, those of former processes among them."""
+    chunks_all: int
+    size: int
+    """Bytes that are acknowledged or on their way."""
+    size_all: int
+    size_before: int
+    """Bytes that former processes sent."""
+
+
+Watch = Callable[[Sent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to hand in, and how."""
+
+    directory: Path
+    key: str | None = None
+    """None: one that is made of the files' names and bytes."""
+    tables: Sequence[TableSpec] | None = None
+    """The pipeline's, where it is known here: headers are then checked before anything is sent."""
+    pipeline: str | None = None
+    """Its name: a server that runs another one is refused."""
+    empty: Sequence[str] = ()
+    ignore_unknown: bool = False
+    chunk_bytes: int = CHUNK_BYTES
+    connections: int = CONNECTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What came of a submission: all chunks and ENDs are acknowledged."""
+
+    info: RunInfo
+    chunks: int
+    chunks_sent: int
+    size: int
+    size_sent: int
+
+
+def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
+    """Hand in a directory, or go on with it.
+
+    1. Every file is read once and cut. Crash: nothing happened.
+    2. The run is created, or found by its key.
+    3. What the server lacks is sent, several chunks at a time; each is durable there when it is
+       acknowledged. What it has is compared by checksum. Crash: the next process asks again.
+    4. At last END for every sender. Crash: said again, the same.
+
+    Raises:
+        SubmissionChanged: a file is not what was sent under this key before.
+        RunOver: the run ended without results.
+    """
+    given = [table for table in plan.tables if not table.produced] if plan.tables else None
+    files = cut_files(
+        *(plan.directory, given),
+        chunk_bytes=plan.chunk_bytes,
+        ignore_unknown=plan.ignore_unknown,
+    )
+    info = client.create_run(plan.key or key_of(files))
+    crashpoint("client.create.after")
+    _refuse_other(info, plan.pipeline)
+    optional = [table.name for table in given or () if table.optional]
+    documents = number(
+        *(plan.directory, files, info.tables),
+        ignore_unknown=plan.ignore_unknown,
+        empty=[*plan.empty, *optional],
+    )
+    left = left_of(info.tables, documents)
+    if info.is_final and (left or info.state != "DONE"):
+        reason = " ".join((info.error or "it takes nothing more").split()).rstrip(".")
+        raise RunOver(run=info.run, state=info.state, reason=reason)
+    _Sending(client, info, plan.connections, watch).send(documents, left)
+    if not info.is_final:
+        _say_end(client, info, documents)
+    return Submitted(
+        info=info,
+        chunks=len(documents),
+        chunks_sent=len(left),
+        size=sum(one.size for one in documents),
+        size_sent=sum(one.size for one in left),
+    )
+
+
+def _refuse_other(info: RunInfo, pipeline: str | None) -> None:
+    if pipeline is not None and info.pipeline != pipeline:
+        what = f"the server runs pipeline {info.pipeline}, not {pipeline}"
+        raise UsageInvalid(what=what, remedy="Ask another server, or leave --pipeline out.")
+
+
+def first_senders(tables: Sequence[TableInfo]) -> Mapping[str, TableInfo]:
+    """Return, by table, the sender that its files come from: the first one. Pure."""
+    first: dict[str, TableInfo] = {}
+    for table in tables:
+        first.setdefault(table.table, table)
+    return first
+
+
+def left_of(tables: Sequence[TableInfo], documents: Sequence[Document]) -> list[Document]:
+    """Return the documents whose ordinals the server lacks. Pure.
+
+    Raises:
+        SubmissionChanged: it has more ordinals than there are documents.
+    """
+    first = first_senders(tables)
+    last: dict[str, Document] = {one.table: one for one in documents}
+    for name, table in first.items():
+        count = last[name].ordinal if name in last else 0
+        if more := [ordinal for ordinal in table.received_ordinals if ordinal > count]:
+            path = str(last[name].path) if name in last else f"table {name}"
+            what = f"has less than this run, which has a chunk {more[0]} of {name}"
+            raise SubmissionChanged(path=path, what=what)
+    return [one for one in documents if one.ordinal not in first[one.table].received_ordinals]
+
+
+def _say_end(client: Client, info: RunInfo, documents: Sequence[Document]) -> None:
+    first = first_senders(info.tables)
+    for table in info.tables:
+        own = [one for one in documents if one.table == table.table]
+        count = len(own) if table == first[table.table] else 0
+        client.put_end(info.run, table.table, count, sender=table.sender)
+        crashpoint("client.end.after")
+
+
+class _Sending:
+    """Sends documents, several at a time, and counts."""
+
+    def __init__(self, client: Client, info: RunInfo, connections: int, watch: Watch) -> None:
+        self._client, self._run, self._watch = client, info.run, watch
+        self._senders = {name: one.sender for name, one in first_senders(info.tables).items()}
+        self._connections = connections
+        self._lock = threading.Lock()
+        self._under_way: dict[tuple[str, int], int] = {}
+        self._chunks = self._size = self._size_before = 0
+        self._chunks_all = self._size_all = 0
+
+    def send(self, documents: Sequence[Document], left: Sequence[Document]) -> None:
+        """Send what is left, and compare the rest. The first error ends it, when what is under way
+        has ended.
+        """
+        there = sorted(set(documents) - set(left), key=lambda one: (one.table, one.ordinal))
+        self._chunks_all, self._size_all = len(documents), sum(one.size for one in documents)
+        self._chunks, self._size = len(there), sum(one.size for one in there)
+        self._size_before = self._size
+        self._tell()
+        with ThreadPoolExecutor(self._connections, thread_name_prefix="upload") as pool:
+            futures = [pool.submit(self._compare_one, one) for one in there]
+            futures += [pool.submit(self._send_one, one) for one in left]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException:  # whatever it was, it is raised again: nothing more is begun
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _compare_one(self, one: Document) -> None:
+        """Refuse a file whose chunk went to the server with other bytes before."""
+        self._go_on()
+        try:
+            self._client.has_chunk(
+                *(self._run, one.table, one.ordinal, one.checksum),
+                sender=self._senders[one.table],
+                format=one.format,
+            )
+        except ChunkConflict as error:
+            raise _differs(one) from error
+
+    def _send_one(self, one: Document) -> None:
+        for tries in range(1, _TRIES_MAX + 1):
+            self._go_on()
+            try:
+                self._client.send_chunk(
+                    *(self._run, one.table, one.ordinal, lambda: self._counted(one)),
+                    size=one.size,
+                    checksum=one.checksum,
+                    sender=self._senders[one.table],
+                    format=one.format,
+                )
+                break
+            except CallerError as error:
+                told = _explained(one, error)
+                if not isinstance(told, ChecksumWrong) or tries == _TRIES_MAX:
+                    raise told from error
+        crashpoint("client.chunk.after")
+        with self._lock:
+            self._under_way.pop((one.table, one.ordinal), None)
+            self._chunks += 1
+            self._size += one.size
+        self._tell()
+
+    def _go_on(self) -> None:
+        if self._client.is_stopped:
+            raise RunStopped(what="stopped", resume="The same command goes on.")
+
+    def _counted(self, one: Document) -> Iterator[bytes]:
+        sent = 0
+        for piece in one.pieces():
+            yield piece
+            sent += len(piece)
+            with self._lock:
+                self._under_way[one.table, one.ordinal] = sent
+            self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            self._watch(
+                Sent(
+                    chunks=self._chunks,
+                    chunks_all=self._chunks_all,
+                    size=self._size + sum(self._under_way.values()),
+                    size_all=self._size_all,
+                    size_before=self._size_before,
+                )
+            )
+
+
+def _explained(one: Document, error: CallerError) -> HoldfastError:
+    """Return what a refusal means for the file a document is of."""
+    if not one.is_unchanged():
+        return one.changed()
+    match error:
+        case ChunkConflict():
+            return _differs(one)
+        case BodyTooLarge():
+            what = f"{one.path} would be sent in chunks of {one.size} bytes, {error.limit} may be"
+            return UsageInvalid(what=what, remedy="Give a smaller --chunk-bytes.")
+        case _:
+            return error
+
+
+def _differs(one: Document) -> SubmissionChanged:
+    what = f"differs from what this run has as chunk {one.ordinal} of {one.table}"
+    return SubmissionChanged(path=str(one.path), what=what)

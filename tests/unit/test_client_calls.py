@@ -1,0 +1,430 @@
+"""The client against the API in memory, over a network that loses requests and answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.unit.fake_server import (
+    TOKEN,
+    FakeServer,
+    fine,
+    lost_answer,
+    lost_request,
+    refusal,
+    status,
+)
+
+from holdfast.client.client import Client
+from holdfast.client.download import header_line
+from holdfast.client.patience import Patience
+from holdfast.client.submit import Plan, Sent, Submitted, submit
+from holdfast.errors import (
+    ChecksumWrong,
+    ChunkConflict,
+    Damaged,
+    HoldfastError,
+    RunOver,
+    RunStopped,
+    RunUnfinished,
+    ServerRefused,
+    ServerUnreachable,
+    SubmissionChanged,
+    UsageInvalid,
+)
+
+NOBODY = Patience(silent_s=0.01, busy_s=0.01, first_s=0.001, most_s=0.002)
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
+
+
+def ignore(sent: Sent) -> None:
+    del sent
+
+
+def written(folder: Path, rows: int = 20) -> Path:
+    folder.mkdir()
+    (folder / "sales.csv").write_text("shop,n\n" + "".join(f"a,{n}\n" for n in range(rows)))
+    (folder / "shops.csv").write_text("shop\na\n")
+    return folder
+
+
+def handed(server: FakeServer, folder: Path, **more: Any) -> Submitted:
+    plan = Plan(folder, chunk_bytes=20, connections=more.pop("connections", 2), **more)
+    with server.client() as client:
+        return submit(client, plan, ignore)
+
+
+def sales_of(server: FakeServer) -> list[str]:
+    (run,) = server.runs.values()
+    names = sorted((ordinal for table, _, ordinal in run.chunks if table == "sales"))
+    texts = [run.chunks["sales", "", ordinal].decode() for ordinal in names]
+    assert all(text.startswith("shop,n\n") for text in texts)
+    return [line for text in texts for line in text.splitlines()[1:]]
+
+
+def test_what_is_lost_on_the_way_is_sent_again_and_counts_once(server: FakeServer) -> None:
+    with server.client() as client:
+        run = client.create_run("k").run
+        server.faults.extend([lost_request, lost_answer, status(503), status(429)])
+        assert client.put_chunk(run, "sales", 1, b"a\n1\n") is False
+        assert client.put_end(run, "sales", 1) is True
+        assert client.put_end(run, "sales", 1) is False
+        assert client.state(run).tables[0].received == 1
+    assert server.runs[run].chunks == {("sales", "", 1): b"a\n1\n"}
+
+
+def test_a_server_that_stays_away_is_named(server: FakeServer) -> None:
+    server.faults.extend([lost_request] * 1000)
+    with server.client(NOBODY) as client, pytest.raises(ServerUnreachable) as refused:
+        client.create_run("k")
+    assert "127.0.0.1" in refused.value.url
+    assert TOKEN not in str(refused.value)
+
+
+def test_a_server_that_stays_busy_is_told_with_its_own_words(server: FakeServer) -> None:
+    server.faults.extend([status(429)] * 1000)
+    with server.client(NOBODY) as client, pytest.raises(ServerRefused, match="later"):
+        client.create_run("k")
+
+
+def test_a_conflict_is_the_servers_own_error_and_is_not_tried_again(server: FakeServer) -> None:
+    with server.client() as client:
+        run = client.create_run("k").run
+        client.put_chunk(run, "sales", 1, b"a\n1\n")
+        before = len(server.requests)
+        with pytest.raises(ChunkConflict) as refused:
+            client.put_chunk(run, "sales", 1, b"a\n2\n")
+    assert refused.value.ordinal == 1
+    assert len(server.requests) == before + 1
+
+
+def test_a_redirect_is_not_followed_with_the_token(server: FakeServer) -> None:
+    server.faults.append(status(302, location="http://elsewhere.example/"))
+    with server.client() as client, pytest.raises(ServerRefused, match="elsewhere"):
+        client.state("a")
+    assert len(server.requests) == 1
+
+
+def test_stop_ends_a_call_that_waits(server: FakeServer) -> None:
+    with server.client(Patience(first_s=60.0, most_s=60.0)) as client:
+        server.faults.append(lost_request)
+        client.stop()
+        with pytest.raises(RunStopped):
+            client.state("a")
+
+
+def test_one_token_is_needed(tmp_path: Path) -> None:
+    for more in ({}, {"token": "a", "token_file": "b"}, {"token_file": tmp_path / "none"}):
+        with pytest.raises(UsageInvalid):
+            Client("http://127.0.0.1:1", **more)
+
+
+def test_a_directory_is_handed_in_whole_with_its_ends(server: FakeServer, tmp_path: Path) -> None:
+    done = handed(server, written(tmp_path / "in"))
+    (run,) = server.runs.values()
+    assert sales_of(server) == [f"a,{n}" for n in range(20)]
+    assert run.ends == {("sales", ""): done.chunks - 1, ("shops", ""): 1}
+    assert (done.chunks_sent, done.size_sent) == (done.chunks, done.size)
+    assert done.size == sum(len(data) for data in run.chunks.values())
+
+
+def test_over_a_bad_network_every_chunk_arrives_once(server: FakeServer, tmp_path: Path) -> None:
+    server.faults.extend([lost_answer, lost_request, fine, status(500)] * 30)
+    done = handed(server, written(tmp_path / "in"))
+    assert sales_of(server) == [f"a,{n}" for n in range(20)]
+    assert server.runs[done.info.run].ends["sales", ""] == done.chunks - 1
+
+
+def test_a_later_process_sends_only_what_is_missing(server: FakeServer, tmp_path: Path) -> None:
+    """As after a SIGKILL: some chunks are there, no END is; nothing was kept here."""
+    folder = written(tmp_path / "in")
+    first = handed(server, folder)
+    (run,) = server.runs.values()
+    lost = sorted(run.chunks)[::2]
+    for one in lost:
+        del run.chunks[one]
+    run.ends.clear()
+    server.stored.clear()
+    done = handed(server, folder)
+    assert done.info.run == first.info.run
+    assert sorted(server.stored) == sorted((table, ordinal) for table, _, ordinal in lost)
+    assert done.chunks_sent == len(lost)
+    assert sales_of(server) == [f"a,{n}" for n in range(20)]
+    assert run.ends == {("sales", ""): done.chunks - 1, ("shops", ""): 1}
+
+
+def test_a_file_changed_under_the_same_key_is_refused_by_name(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    """Also where no chunk of it is left to send, which the server could refuse."""
+    folder = written(tmp_path / "in")
+    handed(server, folder, key="k")
+    before = dict(next(iter(server.runs.values())).chunks)
+    path = folder / "shops.csv"
+    for content in ("shop\nb\n", "shop\n"):
+        path.write_text(content)
+        with pytest.raises(SubmissionChanged) as refused:
+            handed(server, folder, key="k")
+        assert "shops" in refused.value.path
+    assert next(iter(server.runs.values())).chunks == before
+
+
+def test_a_chunk_is_asked_for_without_being_sent(server: FakeServer) -> None:
+    with server.client() as client:
+        run = client.create_run("k").run
+        known = hashlib.sha256(b"a\n1\n").hexdigest()
+        assert client.has_chunk(run, "sales", 1, known) is False
+        assert server.runs[run].chunks == {}
+        client.put_chunk(run, "sales", 1, b"a\n1\n")
+        assert client.has_chunk(run, "sales", 1, known) is True
+        with pytest.raises(ChunkConflict):
+            client.has_chunk(run, "sales", 1, "00" * 32)
+
+
+def garbled(server: FakeServer, request: httpx.Request) -> httpx.Response | None:
+    """What the network did to a body shows by its checksum alone."""
+    if request.method != "PUT" or "/chunks/" not in request.url.path:
+        return None
+    body = request.read()
+    return server.answer(
+        httpx.Request("PUT", request.url, headers=request.headers, content=body[:-1] + b"?")
+    )
+
+
+def test_a_chunk_that_arrives_garbled_is_sent_again(server: FakeServer, tmp_path: Path) -> None:
+    server.faults.extend([fine, garbled, fine, garbled])
+    handed(server, written(tmp_path / "in"), connections=1)
+    assert sales_of(server) == [f"a,{n}" for n in range(20)]
+    server.runs.clear()
+    server.faults.extend([fine, garbled, garbled, garbled])
+    with pytest.raises(ChecksumWrong):
+        handed(server, tmp_path / "in", connections=1)
+
+
+def test_a_chunk_that_is_too_large_is_told_with_its_file(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    def large(server: FakeServer, request: httpx.Request) -> httpx.Response:
+        return refusal(413, "BODY_TOO_LARGE", limit=10)
+
+    server.faults.extend([fine, large])
+    with pytest.raises(
+        UsageInvalid, match=r"sales\.csv .* 10 may be. Give a smaller --chunk-bytes"
+    ):
+        handed(server, written(tmp_path / "in"), connections=1)
+
+
+def test_without_a_key_changed_files_are_another_run(server: FakeServer, tmp_path: Path) -> None:
+    folder = written(tmp_path / "in")
+    first = handed(server, folder)
+    (folder / "shops.csv").write_text("shop\nb\n")
+    assert handed(server, folder).info.run != first.info.run
+
+
+def test_the_first_sender_has_the_files_and_the_others_end_at_once(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    server.tables = {"sales": ["north", "south"], "shops": [""]}
+    done = handed(server, written(tmp_path / "in"))
+    ends = server.runs[done.info.run].ends
+    assert ends["sales", "south"] == 0
+    assert ends["sales", "north"] == done.chunks - 1
+
+
+def test_another_pipeline_is_refused(server: FakeServer, tmp_path: Path) -> None:
+    with pytest.raises(UsageInvalid, match="pipeline shop, not coffee"):
+        handed(server, written(tmp_path / "in"), pipeline="coffee")
+
+
+def test_a_finished_run_is_not_sent_again_and_a_failed_one_is_told(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "in")
+    handed(server, folder)
+    (run,) = server.runs.values()
+    run.state = "DONE"
+    assert handed(server, folder).chunks_sent == 0
+    run.state, run.error = "FAILED", "a stage failed."
+    with pytest.raises(RunOver, match="a stage failed"):
+        handed(server, folder)
+
+
+def test_progress_ends_at_all_of_it_and_counts_nothing_twice(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    seen: list[Sent] = []
+    server.faults.extend([fine, lost_answer, status(500)])
+    with server.client() as client:
+        submit(client, Plan(written(tmp_path / "in"), chunk_bytes=20), seen.append)
+    assert all(one.size <= one.size_all for one in seen)
+    assert (seen[-1].size, seen[-1].chunks) == (seen[-1].size_all, seen[-1].chunks_all)
+
+
+def finished(server: FakeServer, pieces: list[bytes]) -> str:
+    with server.client() as client:
+        run = client.create_run("k").run
+    server.runs[run].state = "DONE"
+    server.runs[run].series = {"q1": (["a", 'b"c'], pieces), "q2": (["n"], [])}
+    return run
+
+
+WHOLE = [b"1,2\n", b"3,4\n5,6\n", b"7,8\n"]
+
+
+def fetched(server: FakeServer, run: str, out: Path) -> bytes:
+    with server.client() as client:
+        files = client.download(run, out)
+    assert sorted(path.name for path in out.iterdir()) == ["q1.csv", "q2.csv"]
+    assert files["q2"].read_bytes() == b"n\n"
+    return files["q1"].read_bytes()
+
+
+def asked_pieces(server: FakeServer) -> list[str]:
+    paths = [path for _, path in server.requests if "/results/" in path]
+    server.requests.clear()
+    return ["/".join(path.split("/")[-2:]) for path in paths]
+
+
+def test_a_result_is_its_header_and_its_pieces(server: FakeServer, tmp_path: Path) -> None:
+    run = finished(server, WHOLE)
+    right = b'a,"b""c"\n' + b"".join(WHOLE)
+    assert fetched(server, run, tmp_path / "out") == right
+    assert asked_pieces(server) == ["q1/1", "q1/2", "q1/3"]
+    assert fetched(server, run, tmp_path / "out") == right
+    assert asked_pieces(server) == [], "what stands is not fetched again"
+    for altered in (right[:-1] + b"x", right + b"x", right[:-1], b"x" + right[1:]):
+        (tmp_path / "out" / "q1.csv").write_bytes(altered)
+        assert fetched(server, run, tmp_path / "out") == right
+
+
+@pytest.mark.parametrize("cut", range(30))
+def test_a_fetch_goes_on_wherever_it_was_cut(server: FakeServer, tmp_path: Path, cut: int) -> None:
+    """A temporary file of any length, right or not: the same file comes of it in the end."""
+    run = finished(server, WHOLE)
+    right = b'a,"b""c"\n' + b"".join(WHOLE)
+    out = tmp_path / "out"
+    server.faults.extend([fine, status(403)])
+    with server.client() as client, pytest.raises(HoldfastError):
+        client.download(run, out)
+    (part,) = out.glob(".tmp-*")
+    for content in (right[:cut], right[: cut // 2] + b"!" + right[cut // 2 + 1 : cut]):
+        part.write_bytes(content)
+        (out / "q1.csv").unlink(missing_ok=True)
+        server.requests.clear()
+        assert fetched(server, run, out) == right
+    part.write_bytes(right[:cut])
+    (out / "q1.csv").unlink()
+    server.requests.clear()
+    assert fetched(server, run, out) == right
+    whole = [cut >= 9 + 4, cut >= 9 + 4 + 8, cut >= len(right)]
+    wanted = [f"q1/{n}" for n, there in enumerate(whole, 1) if not there]
+    assert asked_pieces(server) == wanted
+
+
+def broken(server: FakeServer, request: httpx.Request) -> httpx.Response:
+    def body() -> Any:
+        yield server.answer(request).content[:2]
+        raise httpx.ReadError("reset", request=request)
+
+    status_code = 206 if "range" in request.headers else 200
+    return httpx.Response(status_code, content=body())
+
+
+def test_a_piece_that_breaks_off_is_fetched_from_there_on(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    run = finished(server, WHOLE)
+    server.faults.extend([fine, fine, broken, broken, broken])
+    assert fetched(server, run, tmp_path / "out").endswith(b"".join(WHOLE))
+
+
+def test_only_the_rest_of_a_piece_is_asked_for(server: FakeServer, tmp_path: Path) -> None:
+    """And a server that sends all of it again all the same does no harm."""
+    run = finished(server, [b"1,2\n3,4\n"])
+    ranges: list[str | None] = []
+
+    def noted(server: FakeServer, request: httpx.Request) -> None:
+        ranges.append(request.headers.get("range"))
+
+    def whole(server: FakeServer, request: httpx.Request) -> httpx.Response:
+        ranges.append(request.headers.get("range"))
+        return httpx.Response(200, content=b"1,2\n3,4\n")
+
+    for again in (noted, whole):
+        server.faults.extend([fine, broken, again])
+        out = tmp_path / again.__name__
+        assert fetched(server, run, out).endswith(b"\n1,2\n3,4\n")
+    assert ranges == ["bytes=2-", "bytes=2-"]
+    assert len(asked_pieces(server)) == 4, "no piece came with wrong bytes"
+
+
+def wrong(server: FakeServer, request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, content=b"0,0\n")
+
+
+def test_wrong_bytes_are_fetched_again_and_then_refused(server: FakeServer, tmp_path: Path) -> None:
+    run = finished(server, WHOLE)
+    server.faults.extend([fine, wrong, wrong])
+    assert fetched(server, run, tmp_path / "out").endswith(b"".join(WHOLE))
+    server.faults.extend([fine, wrong, wrong, wrong])
+    with server.client() as client, pytest.raises(Damaged):
+        client.download(run, tmp_path / "other")
+    assert not (tmp_path / "other" / "q1.csv").exists()
+
+
+def test_a_series_cannot_name_another_place(server: FakeServer, tmp_path: Path) -> None:
+    run = finished(server, WHOLE)
+    for name in ("../q", "a/b", ".hidden", ""):
+        server.runs[run].series = {name: ([], [])}
+        with server.client() as client, pytest.raises(UsageInvalid):
+            client.download(run, tmp_path / "out")
+
+
+def test_results_that_are_not_final_are_not_fetched(server: FakeServer, tmp_path: Path) -> None:
+    run = finished(server, WHOLE)
+    for state, error in (("OPEN", RunUnfinished), ("FAILED", RunOver), ("CANCELLED", RunOver)):
+        server.runs[run].state = state
+        with server.client() as client, pytest.raises(error):
+            client.download(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def event(server: FakeServer, run: str, state: str, number: int) -> list[str]:
+    document = {**server.runs[run].document(), "state": state}
+    return [f"id: {number}", f"data: {json.dumps(document)}", ""]
+
+
+def test_events_go_on_over_another_connection(server: FakeServer) -> None:
+    run = finished(server, [])
+    opened, done = event(server, run, "OPEN", 1), event(server, run, "DONE", 2)
+    server.events.extend([[*opened, ": beat", ""], [*opened, "data: cut"], [*opened, *done]])
+    server.faults.extend([fine, lost_request, status(503)])
+    with server.client() as client:
+        seen = [info.state for info in client.events(run)]
+    assert seen == ["OPEN", "OPEN", "OPEN", "DONE"]
+
+
+def test_waiting_ends_with_the_run(server: FakeServer) -> None:
+    run = finished(server, [])
+    with server.client() as client:
+        server.events.append(event(server, run, "DONE", 1))
+        assert client.wait(run).state == "DONE"
+        server.events.append(event(server, run, "ABANDONED", 2))
+        with pytest.raises(RunOver):
+            client.wait(run)
+
+
+def test_the_header_is_quoted_as_exports_quote_it() -> None:
+    from holdfast.delivery.export import header_line as exported
+
+    for columns in (["a"], ["a b", 'c"d', "e,f"], ["x\ny"]):
+        assert header_line(columns) == exported(columns)
+    assert header_line([]) == b""
