@@ -38,7 +38,7 @@ class Server:
 
 @contextmanager
 def connected(server: Server) -> Iterator[Client]:
-    """Yield a client that Ctrl-C and SIGTERM stop: once when what is under way is done, twice now.
+    """Yield a client that Ctrl-C and SIGTERM stop: once when chunks under way are sent, twice now.
 
     Nothing is lost either way: whatever was acknowledged is on the server.
     """
@@ -54,6 +54,8 @@ def connected(server: Server) -> Iterator[Client]:
             if client.is_stopped:
                 os._exit(STOPPED)
             client.stop()
+            # Out of whatever waits for the server: no transaction of ours can be torn.
+            raise RunStopped(what="stopped", resume="")
 
         before = {number: signal.signal(number, take) for number in _SIGNALS}
         try:
