@@ -74,9 +74,10 @@ def test_sigterm_while_nobody_answers_says_how_to_go_on(command: QuickCommand) -
             stderr=subprocess.PIPE,
             text=True,
         ) as watching:
-            silent.accept()[0].recv(1)
-            watching.send_signal(signal.SIGTERM)
-            _, said = watching.communicate(timeout=60)
+            with silent.accept()[0] as taken:
+                taken.recv(1)
+                watching.send_signal(signal.SIGTERM)
+                _, said = watching.communicate(timeout=60)
     assert watching.returncode == 130
     assert "[RUN_STOPPED]" in said
     assert f"Go on: holdfast {' '.join(arguments)}" in said
