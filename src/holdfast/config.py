@@ -65,6 +65,53 @@ class Config:
     fetch_records: int = _number(1000, 1, 100_000)
     """Records taken from a topic at once: bounds memory, costs one query per so many chunks."""
 
+    upload_chunk_bytes: int = _number(128 * MIB, 1, 1 << 40)
+    """Largest chunk that the gateway takes, unless a client has its own quota. Larger: more is
+    sent again after a broken line, and one parse takes more memory."""
+
+    upload_rate_bytes: int = _number(4096, 0, 1 << 30)
+    """Least bytes a second of an upload, after its first 10 s. Smaller: idle connections stay for
+    longer. Larger: a sender on a bad line is refused."""
+
+    header_wait_s: float = _number(10.0, 0.1, 3600.0)
+    """How long a connection may take to send a request's head. Shorter: a sender on a bad line is
+    cut off. Longer: connections that say nothing pile up."""
+
+    connections_max: int = _number(512, 1, 100_000)
+    """Most connections at once; a further one is answered 503. More need more memory, up to half
+    a MiB each while they upload at full speed."""
+
+    unpacked_bytes: int = _number(8192 * MIB, 1, 1 << 50)
+    """What a Parquet chunk may hold when it is unpacked, by its own footer. Larger: a document of
+    a few kilobytes can take a machine's memory."""
+
+    unpacked_rows_max: int = _number(1_000_000_000, 1, 1 << 50)
+    """Most rows in a Parquet chunk, by its own footer. Repeated values take no room in it: rows
+    can be many where bytes are few."""
+
+    backlog_bytes: int = _number(8192 * MIB, 1, 1 << 50)
+    """Bytes of one client that may wait to be worked on; then it is asked to come back later.
+    Smaller: senders wait while the engine could work. Larger: more of the disk is taken by what
+    nobody has looked at."""
+
+    disk_floor_bytes: int = _number(1024 * MIB, 0, 1 << 50)
+    """Room that must be left on the disk, or uploads are refused. Smaller: a batch that writes its
+    results meets a full disk. The store and results need room too, so it is not 0."""
+
+    client_open_runs: int = _number(100, 1, 1_000_000)
+    """Unfinished runs of one client, unless it has its own quota. Each is looked at in turn."""
+
+    client_stored_bytes: int = _number(1 << 40, 1, 1 << 60)
+    """Bytes of chunks that one client may keep here, unless it has its own quota: in all of its
+    runs that are not swept."""
+
+    client_run_chunks: int = _number(100_000, 1, 1_000_000_000)
+    """Chunks of one run, unless its client has its own quota. Each is a row, and a file."""
+
+    client_request_rate: int = _number(200, 1, 1_000_000)
+    """Requests a second of one client, unless it has its own quota; twice as many at once. Each
+    takes a look at the store: a few thousand a second are all there are, for everybody."""
+
     master: str = "local[*]"
     """Where the command line runs Spark: all cores of this machine. `Pipeline.run` has a session
     already and takes no notice."""

@@ -35,9 +35,10 @@ FREE_IN_LAYER = {("errors", "_base", "config")}
 """Written in one order in the design (errors, _base, config): each imports those before it."""
 CONTRACTS = ("contract", "rows")
 """The modules of a part that others of its own layer may import."""
-LATE_IMPORTS = {("pipeline", "spark"), ("log", "store")}
-"""Permitted inside functions only: `Pipeline.run` and `.test` load Spark when they are called, and
-the embedded log opens its store when it is given a path (docs/adr/0012)."""
+LATE_IMPORTS = {("pipeline", "spark"), ("log", "store"), ("cli", "gateway")}
+"""Permitted inside functions only: `Pipeline.run` and `.test` load Spark when they are called, the
+embedded log opens its store when it is given a path (docs/adr/0012), and the verb `gateway` starts
+the gateway."""
 
 FOREIGN: dict[str, tuple[str, ...]] = {
     "pyspark": ("spark",),
@@ -45,6 +46,11 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "apsw": ("_base", "store", "ledger"),
     "psycopg": ("ledger",),
     "httpx": ("client", "delivery"),
+    "fastapi": ("gateway",),
+    "starlette": ("gateway",),
+    "uvicorn": ("gateway",),
+    "httptools": ("gateway",),
+    "pydantic": ("gateway",),
     "sqlite3": (),
     "confluent_kafka": ("log",),
     "aio_pika": ("amqp",),

@@ -23,7 +23,14 @@ from holdfast.engine.drive import open_run
 from holdfast.engine.finish import finish
 from holdfast.engine.loop import Engine
 from holdfast.engine.state import Held, hold
-from holdfast.errors import CallerError, ChunkConflict, EndConflict, RunGone, UsageInvalid
+from holdfast.errors import (
+    CallerError,
+    ChecksumWrong,
+    ChunkConflict,
+    EndConflict,
+    RunGone,
+    UsageInvalid,
+)
 from holdfast.intake.rules import accept_chunk
 from holdfast.intake.upload import CHUNKS, put_chunk, put_end, sweep_uploads
 from holdfast.log.embedded import EmbeddedBackend
@@ -166,9 +173,8 @@ def test_the_same_bytes_under_other_ordinals_or_senders_are_other_chunks(door: D
 
 def test_bytes_that_are_not_those_the_sender_hashed_are_refused(door: Door) -> None:
     wrong = hashlib.sha256(OTHER).hexdigest()
-    error = door.changes_nothing(lambda: door.put(checksum=wrong), UsageInvalid)
-    assert wrong in error.what
-    assert hashlib.sha256(TEXT).hexdigest() in error.what
+    error = door.changes_nothing(lambda: door.put(checksum=wrong), ChecksumWrong)
+    assert (error.named, error.arrived) == (wrong, hashlib.sha256(TEXT).hexdigest())
     assert door.put(checksum=hashlib.sha256(TEXT).hexdigest()) is True
 
 

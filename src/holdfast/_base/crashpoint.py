@@ -33,6 +33,8 @@ POINTS: dict[str, str] = {
     "intake.blob.after": "The bytes of a chunk are durable, no row binds them.",
     "intake.chunk.after": "The chunk is bound and in the log, the sender has not heard of it.",
     "intake.end.after": "END is durable, the sender has not heard of it.",
+    "gateway.create.after": "A client's run exists, the client has not heard of it.",
+    "gateway.cancel.after": "A run is cancelled, its client has not heard of it.",
     "engine.plan.before": "A plan was computed, nothing of it is durable.",
     "engine.plan.after": "The plan and the topic's offset are durable, nothing has an effect.",
     "engine.attempt.after": "The attempt is counted, the job has not begun.",

@@ -9,10 +9,11 @@ process is to end and recover.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast._base.ids import fresh_token
@@ -88,21 +89,59 @@ def write_replace(path: Path, pieces: Iterable[bytes]) -> str:
 
 def write_temporary(directory: Path, pieces: Iterable[bytes]) -> tuple[Path, str]:
     """Write a durable file with a fresh temporary name. Returns it and its SHA-256."""
-    temporary = directory / f"{TEMPORARY_PREFIX}{fresh_token()}"
-    state = hashlib.sha256()
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    writer = TemporaryWriter(directory)
     try:
-        with open(descriptor, "wb", closefd=False) as file:
-            for piece in pieces:
-                state.update(piece)
-                file.write(piece)
-        os.fsync(descriptor)
+        for piece in pieces:
+            writer.write(piece)
+        checksum = writer.seal()
     except BaseException:  # whatever it was, it is raised again: only the file must not stay
-        temporary.unlink(missing_ok=True)
+        writer.discard()
         raise
-    finally:
-        os.close(descriptor)
-    return temporary, state.hexdigest()
+    writer.close()
+    return writer.path, checksum
+
+
+class TemporaryWriter:
+    """A file with a fresh temporary name that is written piece by piece, and hashed on the way.
+
+    For whoever gets bytes from elsewhere and cannot hand over an iterable. One thread at a time;
+    it need not be the same one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Make the file, empty, for the owner only."""
+        self.path = directory / f"{TEMPORARY_PREFIX}{fresh_token()}"
+        self.size = 0
+        self._state = hashlib.sha256()
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        self._file = open(descriptor, "wb")  # noqa: SIM115 - closed by seal or discard
+        # Held until the file is closed, which a killed process does too: `is_left_behind`.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes. They are durable after `seal`, not before."""
+        self._state.update(piece)
+        self._file.write(piece)
+        self.size += len(piece)
+
+    def seal(self) -> str:
+        """Make the bytes durable; returns their SHA-256. The file is then given a name, and
+        closed.
+        """
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._state.hexdigest()
+
+    def close(self) -> None:
+        """Let go of the file, which stays under whatever name it has."""
+        self._file.close()
+
+    def discard(self) -> None:
+        """Remove the temporary name, whatever became of the bytes."""
+        # What is still buffered would be written by a close, to a disk that may be full.
+        with suppress(OSError):
+            self._file.close()
+        self.path.unlink(missing_ok=True)
 
 
 def refuse_pattern(path: Path) -> None:
@@ -114,6 +153,24 @@ def refuse_pattern(path: Path) -> None:
     if found := set(str(path)) & set("*?[]{}\\"):
         what = f"{path} holds {min(found)}, which Spark takes for a pattern"
         raise UsageInvalid(what=what, remedy="Rename it.")
+
+
+def is_left_behind(path: Path) -> bool:
+    """Tell whether the process that wrote a temporary file is dead: the kernel dropped its lock.
+
+    False where it is being written, or waits for its name.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def is_temporary(path: Path) -> bool:

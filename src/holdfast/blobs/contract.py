@@ -39,6 +39,22 @@ class BlobInfo:
     checksum: str
 
 
+class BlobWriter(Protocol):
+    """A blob that is being written. One thread at a time; it need not be the same one.
+
+    Whoever begins one finishes or abandons it; a process that is killed leaves a temporary file.
+    """
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes."""
+
+    def finish(self) -> BlobInfo:
+        """Make the blob durable under its name, as `BlobStore.create` does, before returning."""
+
+    def abandon(self) -> None:
+        """Drop what was written. Nothing happens after `finish`."""
+
+
 class BlobStore(Protocol):
     """Named bytes.
 
@@ -52,6 +68,9 @@ class BlobStore(Protocol):
         If the name exists with the same bytes, that is success; with others, `Damaged` is raised
         and the stored ones stay.
         """
+
+    def begin(self, name: str) -> BlobWriter:
+        """Begin a blob whose bytes come piece by piece. Nobody sees it before it is finished."""
 
     def read(self, name: str) -> Iterator[bytes]:
         """Yield the bytes. A missing blob raises Damaged."""

@@ -21,11 +21,12 @@ from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import (
     DIRECTORY_MODE,
     TEMPORARY_PREFIX,
+    TemporaryWriter,
     fsync_file,
+    is_left_behind,
     make_directories,
     os_errors,
     sha256_of,
-    write_temporary,
 )
 from holdfast.blobs.contract import BlobInfo, name_segments
 from holdfast.errors import Damaged
@@ -65,23 +66,33 @@ class LocalBlobs:
         Raises:
             Damaged: the name exists with other bytes, which stay.
         """
+        writer = self.begin(name)
+        try:
+            with os_errors(self.location(name)):
+                for piece in pieces:
+                    writer.write(piece)
+            return writer.finish()
+        finally:
+            writer.abandon()
+
+    def begin(self, name: str) -> _LocalWriter:
+        """Begin a blob whose bytes come piece by piece: step 1 of `create`."""
+        *parents, _ = name_segments(name)
+        with os_errors(self.location(name)), self._directory(parents, create=True):
+            return _LocalWriter(self, name, TemporaryWriter(self._root))
+
+    def link(self, name: str, temporary: Path, checksum: str) -> None:
+        """Give a durable temporary file its name: steps 3 and 4 of `create`."""
         *parents, leaf = name_segments(name)
-        with os_errors(self.location(name)), self._directory(parents, create=True) as directory:
-            temporary, checksum = write_temporary(self._root, pieces)
+        with self._directory(parents, create=True) as directory:
             try:
-                size = temporary.stat().st_size
-                crashpoint("blobs.create.written")
-                try:
-                    os.link(temporary, leaf, dst_dir_fd=directory, follow_symlinks=False)
-                except FileExistsError as error:
-                    if sha256_of(_read_at(directory, leaf)) != checksum:
-                        what = "the blob exists with other bytes"
-                        raise Damaged(path=self.location(name), what=what) from error
-                crashpoint("blobs.create.linked")
-                os.fsync(directory)
-            finally:
-                temporary.unlink(missing_ok=True)
-        return BlobInfo(name, size, checksum)
+                os.link(temporary, leaf, dst_dir_fd=directory, follow_symlinks=False)
+            except FileExistsError as error:
+                if sha256_of(_read_at(directory, leaf)) != checksum:
+                    what = "the blob exists with other bytes"
+                    raise Damaged(path=self.location(name), what=what) from error
+            crashpoint("blobs.create.linked")
+            os.fsync(directory)
 
     @contextmanager
     def _directory(self, segments: Sequence[str], *, create: bool = False) -> Iterator[int]:
@@ -143,6 +154,16 @@ class LocalBlobs:
         """Return the absolute path of the file."""
         return str(self._root.joinpath(*name_segments(name)))
 
+    def sweep_dead(self) -> int:
+        """Remove what creators left behind that are dead by now, whoever else creates; how many."""
+        count = 0
+        with os_errors(self._root):
+            for leftover in sorted(self._root.glob(f"{TEMPORARY_PREFIX}*")):
+                if is_left_behind(leftover):
+                    leftover.unlink(missing_ok=True)
+                    count += 1
+        return count
+
     def sweep_temporary(self) -> int:
         """Remove what killed creators left behind; returns how many files.
 
@@ -154,6 +175,34 @@ class LocalBlobs:
                 leftover.unlink(missing_ok=True)
                 count += 1
         return count
+
+
+class _LocalWriter:
+    """A blob that is being written. Fills `holdfast.blobs.contract.BlobWriter`."""
+
+    def __init__(self, blobs: LocalBlobs, name: str, file: TemporaryWriter) -> None:
+        self._blobs, self._name, self._file = blobs, name, file
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes."""
+        with os_errors(self._blobs.location(self._name)):
+            self._file.write(piece)
+
+    def finish(self) -> BlobInfo:
+        """Make the blob durable under its name: steps 2 to 4 of `LocalBlobs.create`."""
+        with os_errors(self._blobs.location(self._name)):
+            try:
+                checksum = self._file.seal()
+                crashpoint("blobs.create.written")
+                self._blobs.link(self._name, self._file.path, checksum)
+            finally:
+                self._file.discard()
+        return BlobInfo(self._name, self._file.size, checksum)
+
+    def abandon(self) -> None:
+        """Drop what was written. Nothing happens after `finish`."""
+        with os_errors(self._blobs.location(self._name)):
+            self._file.discard()
 
 
 def _read_at(directory: int, leaf: str) -> Iterator[bytes]:

@@ -26,6 +26,11 @@ class MemoryBlobs:
                 raise Damaged(path=name, what="the blob exists with other bytes")
         return BlobInfo(name, len(data), sha256_of([data]))
 
+    def begin(self, name: str) -> _MemoryWriter:
+        """Begin a blob whose bytes come piece by piece."""
+        name_segments(name)
+        return _MemoryWriter(self, name)
+
     def read(self, name: str) -> Iterator[bytes]:
         """Yield the bytes. A missing blob raises Damaged."""
         name_segments(name)
@@ -52,3 +57,23 @@ class MemoryBlobs:
         """Return a name for people. No other process can read it."""
         name_segments(name)
         return f"memory:{name}"
+
+
+class _MemoryWriter:
+    """Pieces of a blob to be. Fills `holdfast.blobs.contract.BlobWriter`."""
+
+    def __init__(self, blobs: MemoryBlobs, name: str) -> None:
+        self._blobs, self._name = blobs, name
+        self._pieces: list[bytes] = []
+
+    def write(self, piece: bytes) -> None:
+        """Add bytes."""
+        self._pieces.append(bytes(piece))
+
+    def finish(self) -> BlobInfo:
+        """Store them under their name."""
+        return self._blobs.create(self._name, self._pieces)
+
+    def abandon(self) -> None:
+        """Drop them."""
+        self._pieces.clear()

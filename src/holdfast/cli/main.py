@@ -17,8 +17,9 @@ from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast._base.files import os_errors
 from holdfast._base.processes import die_with_supervisor
-from holdfast.cli import calls, coffee, remote_verbs
+from holdfast.cli import calls, client, coffee, remote_verbs
 from holdfast.cli.exits import exit_code, one_line
+from holdfast.cli.gateway import gateway
 from holdfast.errors import HoldfastError, UsageInvalid
 
 app = typer.Typer(
@@ -29,6 +30,8 @@ app = typer.Typer(
 )
 app.add_typer(coffee.app, name="coffee")
 app.add_typer(calls.app, name="calls")
+app.add_typer(client.app, name="client")
+app.command()(gateway)
 
 State = Annotated[Path, typer.Option(help="Directory that holds the run's state.")]
 ServiceState = Annotated[Path, typer.Option(help="Directory that holds the service's state.")]

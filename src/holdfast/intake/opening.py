@@ -42,9 +42,12 @@ def kind_of(opening: Opening) -> str:
 
 
 def declare(
-    tables: Sequence[TableSpec], senders: Mapping[str, Sequence[str]]
+    tables: Sequence[TableSpec], senders: Mapping[str, Sequence[str]], *, external: bool = False
 ) -> tuple[SenderDecl, ...]:
     """Return the senders of a run. A table that `senders` does not name has its pipeline's own.
+
+    `external`: nobody here plans its chunks. They are applied when they are bound, like those of
+    whole tables, and no stage produces any.
 
     Raises:
         UsageInvalid: a table takes no uploads, or its senders are none, twice, or no names.
@@ -60,9 +63,12 @@ def declare(
             what = f"table {name} has senders {list(given)[:20]!r}"
             raise UsageInvalid(what=what, remedy="Name each sender once, at least one.")
     found = tuple(
-        SenderDecl(table.name, sender, table.segment, table.whole, table.produced)
+        SenderDecl(table.name, sender, 1, whole=True)
+        if external
+        else SenderDecl(table.name, sender, table.segment, table.whole, table.produced)
         for table in tables
         for sender in senders.get(table.name, table.senders)
+        if not (external and table.produced)
     )
     if len(found) > SENDERS_MAX:
         what = f"{len(found)} senders are declared"

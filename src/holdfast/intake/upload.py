@@ -6,13 +6,13 @@ acknowledged is durable, and bytes without a row are an orphan that nobody was t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import RunId, digest, fresh_token
-from holdfast.blobs.contract import BlobInfo, BlobStore
-from holdfast.errors import CallerError, UsageInvalid
+from holdfast.blobs.contract import BlobInfo, BlobStore, BlobWriter
+from holdfast.errors import CallerError, ChecksumWrong
 from holdfast.intake.rules import accept_chunk, accept_end
 from holdfast.store.contract import BarrierRule, IntakeStore
 from holdfast.store.rows import Chunk, ChunkKind, End
@@ -48,34 +48,60 @@ def put_chunk(
     3. Return: the ack.
 
     Raises:
-        ChunkConflict, RunGone, UsageInvalid: refused, nothing changed.
+        ChunkConflict, ChecksumWrong, RunGone, UsageInvalid: refused, nothing changed.
     """
-    name = blob_name(run_id, chunk, fresh_token())
-    info = blobs.create(name, pieces)
+    writer = begin_upload(blobs, run_id, chunk)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+        info = writer.finish()
+    finally:
+        writer.abandon()
+    return bind_upload(store, blobs, run_id, chunk, info, barrier=barrier)
+
+
+def begin_upload(blobs: BlobStore, run_id: RunId, chunk: Chunk) -> BlobWriter:
+    """Begin step 1 of `put_chunk`, for bytes that come piece by piece."""
+    return blobs.begin(blob_name(run_id, chunk, fresh_token()))
+
+
+def bind_upload(
+    store: IntakeStore,
+    blobs: BlobStore,
+    run_id: RunId,
+    chunk: Chunk,
+    info: BlobInfo,
+    *,
+    barrier: BarrierRule,
+    check: Callable[[], None] = lambda: None,
+) -> bool:
+    """Do step 2 of `put_chunk`: bind a finished upload. A blob that is not bound is removed.
+
+    `check` may refuse the bytes as they lie there, before anybody else can see them.
+    """
     crashpoint("intake.blob.after")
     try:
         _check_transfer(chunk, info)
+        check()
         stored = replace(
-            chunk, kind=ChunkKind.BLOB, location=name, size=info.size, checksum=info.checksum
+            chunk, kind=ChunkKind.BLOB, location=info.name, size=info.size, checksum=info.checksum
         )
         accepted = store.bind_chunk(run_id, stored, accept_chunk, barrier)
         crashpoint("intake.chunk.after")
     except CallerError:
-        _remove(store, blobs, name)
+        _remove(store, blobs, info.name)
         raise
     if not accepted:
-        _remove(store, blobs, name)
+        _remove(store, blobs, info.name)
     return accepted
 
 
 def _check_transfer(chunk: Chunk, info: BlobInfo) -> None:
     """Refuse bytes that are not those the sender hashed. No checksum given: nothing to check."""
     if chunk.checksum and chunk.checksum != info.checksum:
-        what = (
-            f"chunk {chunk.ordinal} of {chunk.table} arrived with checksum {info.checksum},"
-            f" its sender named {chunk.checksum}"
+        raise ChecksumWrong(
+            table=chunk.table, ordinal=chunk.ordinal, arrived=info.checksum, named=chunk.checksum
         )
-        raise UsageInvalid(what=what, remedy="Send it again.")
 
 
 def _remove(store: IntakeStore, blobs: BlobStore, name: str) -> None:

@@ -16,6 +16,7 @@ from holdfast.store.client_rows import (
     Login,
     Opening,
     OpeningRule,
+    Standing,
     Token,
 )
 from holdfast.store.rows import Chunk, NewRun, Run
@@ -35,6 +36,9 @@ class ClientStore(Protocol):
 
     def read_use(self, client: str) -> ClientUse:
         """Return what a client takes now: runs, open runs, bytes of chunks, tokens."""
+
+    def read_standing(self) -> Standing:
+        """Return how many runs are in each state, and how many wait for an END."""
 
     def rotate_token(self, client: str, token: Token, *, grace_ms: int) -> bool:
         """Give a client another token; its old ones stay good for `grace_ms` of served time.

@@ -16,7 +16,7 @@ class Quotas:
     stored_bytes: int | None = None
     chunk_bytes: int | None = None
     run_chunks: int | None = None
-    requests_per_s: int | None = None
+    request_rate: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,16 @@ class ClientUse:
     open_runs: int
     stored_bytes: int
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How all runs stand, as counters."""
+
+    states: dict[str, int]
+    """State -> how many runs are in it."""
+    without_end: int
+    """Open runs of which a sender has not said END."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,29 @@ def check_a_failed_upload_leaves_nothing(connect: Connect) -> None:
     raise AssertionError("the sender's error was swallowed")
 
 
+def check_pieces_become_a_blob_when_they_are_finished(connect: Connect) -> None:
+    """Nothing is seen before; what is abandoned leaves nothing; abandoning behind it is nothing."""
+    blobs = connect()
+    writer = blobs.begin("a/b")
+    writer.write(b"x" * 100000)
+    writer.write(b"")
+    writer.write(b"yz")
+    assert not blobs.exists("a/b")
+    assert list(blobs.names()) == []
+    info = writer.finish()
+    writer.abandon()
+    data = b"x" * 100000 + b"yz"
+    assert (info.size, info.checksum) == (len(data), hashlib.sha256(data).hexdigest())
+    assert content(blobs, "a/b") == data
+    dropped = blobs.begin("a/c")
+    dropped.write(b"z")
+    dropped.abandon()
+    dropped.abandon()
+    assert list(blobs.names()) == ["a/b"]
+    for name in BAD_NAMES:
+        error_of(UsageInvalid, partial(blobs.begin, name))
+
+
 def check_two_creators_agree(connect: Connect) -> None:
     """Of two creators of one name with other bytes, exactly one succeeds."""
     stores = [connect(), connect()]
@@ -161,6 +184,7 @@ CHECKS: tuple[Check, ...] = (
     check_names_are_sorted_and_filtered,
     check_bad_names_are_refused,
     check_a_failed_upload_leaves_nothing,
+    check_pieces_become_a_blob_when_they_are_finished,
     check_two_creators_agree,
 )
 """What every blob store passes."""

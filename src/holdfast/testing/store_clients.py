@@ -12,16 +12,18 @@ from holdfast.store.client_rows import (
     Opening,
     OpeningFacts,
     Quotas,
+    Standing,
     Token,
 )
 from holdfast.store.contract import ENGINE_GROUP, Store, ingress_topic
-from holdfast.store.rows import RunState
+from holdfast.store.rows import End, RunState
 from holdfast.testing.expect import error_of, run_threads
 from holdfast.testing.store_samples import (
     RUN,
     Check,
     Connect,
     Scene,
+    announce,
     bind,
     chunk,
     complete,
@@ -201,7 +203,11 @@ def check_use_counts_what_is_not_swept(connect: Connect) -> None:
         store.bind_chunk(RUN, chunk(ordinal), bind)
     assert store.read_use("north") == ClientUse(runs=2, open_runs=2, stored_bytes=20, tokens=1)
     assert store.read_use("east") == ClientUse(runs=0, open_runs=0, stored_bytes=0, tokens=0)
+    assert store.read_standing() == Standing({"OPEN": 2}, without_end=2)
+    store.record_end(RUN, End("t", "", 2), announce, complete)
+    assert store.read_standing() == Standing({"OPEN": 2}, without_end=1)
     store.cancel_run("north", RUN)
+    assert store.read_standing() == Standing({"CANCELLED": 1, "OPEN": 1}, without_end=1)
     assert store.read_use("north") == ClientUse(runs=2, open_runs=1, stored_bytes=20, tokens=1)
     fence = store.take_lease("delivery", "x")
     store.move_run(fence, RUN, expected="CANCELLED", to="SWEPT")

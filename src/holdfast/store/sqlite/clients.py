@@ -24,6 +24,7 @@ from holdfast.store.client_rows import (
     OpeningFacts,
     OpeningRule,
     Quotas,
+    Standing,
     Token,
 )
 from holdfast.store.rows import CLOSED_STATES, Chunk, NewRun, Run, RunState
@@ -120,6 +121,19 @@ class ClientPart(Part):
             sql = "SELECT COUNT(*) FROM token WHERE client = ? AND left_ms IS NOT 0"
             [(tokens,)] = rows_of(connection, sql, client)
         return ClientUse(runs, open_runs, stored, tokens)
+
+    def read_standing(self) -> Standing:
+        """Return how many runs are in each state, and how many wait for an END."""
+        with self._database.reading() as connection:
+            sql = "SELECT state, COUNT(*) FROM run GROUP BY state"
+            states = dict(rows_of(connection, sql))
+            [(waiting,)] = rows_of(
+                connection,
+                """SELECT COUNT(*) FROM run WHERE state = 'OPEN' AND EXISTS (
+                       SELECT 1 FROM sender WHERE sender.run_id = run.run_id
+                       AND announced IS NULL AND NOT produced)""",
+            )
+        return Standing(states, waiting)
 
     def rotate_token(self, client: str, token: Token, *, grace_ms: int) -> bool:
         """Give a client another token; the old ones stay good for `grace_ms`. False: no client."""

@@ -1,0 +1,182 @@
+"""`holdfast client`: who may use the HTTP door. A token is shown once, when it is made.
+
+Works on a state directory whether or not a gateway serves it; what is done here counts from the
+next request on, nothing has to be started again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.sizes import parse_size
+from holdfast.cli.words import counted, size_of
+from holdfast.errors import UsageInvalid
+
+if TYPE_CHECKING:
+    from holdfast.store.contract import Store
+
+app = typer.Typer(help="Clients of the HTTP door, and their tokens.", rich_markup_mode=None)
+
+State = Annotated[Path, typer.Option(help="Directory that holds the service's state.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Name = Annotated[str, typer.Argument(help="Name of the client.")]
+
+
+@contextmanager
+def _store(state: Path) -> Iterator[Store]:
+    from holdfast.engine.state import share
+
+    with share(state, part="client") as shared:
+        yield shared.store
+
+
+def _write(facts: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
+    text = json.dumps(facts) if as_json else "\n".join(lines)
+    sys.stdout.write(text + "\n")
+
+
+def _bytes(text: str | None, flag: str) -> int | None:
+    if text is None:
+        return None
+    size = parse_size(text)
+    if not size:
+        raise UsageInvalid(what=f"{flag} {text} is no size", remedy="Write it as 64MiB or 64MB.")
+    return size
+
+
+def _check_webhook(url: str) -> None:
+    if not url.startswith(("https://", "http://")) or any(char.isspace() for char in url):
+        remedy = "Write it as https://host/path."
+        raise UsageInvalid(what=f"--webhook {url!r} is no address", remedy=remedy)
+
+
+def _unknown(name: str) -> UsageInvalid:
+    return UsageInvalid(what=f"there is no client {name}", remedy="See: holdfast client list")
+
+
+def _token_lines(token: str) -> list[str]:
+    return [f"token: {token}", "It is not shown again: keep it in a file that only you can read."]
+
+
+Count = Annotated[int | None, typer.Option(min=1, show_default="the gateway's setting")]
+Size = Annotated[str | None, typer.Option(metavar="SIZE", show_default="the gateway's setting")]
+
+
+@app.command()
+def add(
+    name: Name,
+    state: State,
+    weight: Annotated[int, typer.Option(min=1, help="Share of the engine.")] = 1,
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where it is told of the ends of its runs.")
+    ] = None,
+    open_runs: Count = None,
+    run_chunks: Count = None,
+    request_rate: Count = None,
+    stored_bytes: Size = None,
+    chunk_bytes: Size = None,
+    as_json: Json = False,
+) -> None:
+    """Add a client, and show its token. Quotas that are not given are the gateway's settings.
+
+    Example: holdfast client add north --state state --weight 2 --stored-bytes 100GiB
+    """
+    from holdfast.intake.tokens import check_name, make_token
+    from holdfast.store.client_rows import Client, Quotas
+
+    check_name(name, "client")
+    if webhook:
+        _check_webhook(webhook)
+    quotas = Quotas(
+        open_runs=open_runs,
+        stored_bytes=_bytes(stored_bytes, "--stored-bytes"),
+        chunk_bytes=_bytes(chunk_bytes, "--chunk-bytes"),
+        run_chunks=run_chunks,
+        request_rate=request_rate,
+    )
+    text, token = make_token()
+    with _store(state) as store:
+        if not store.add_client(Client(name, weight, quotas), token):
+            remedy = "Choose another name, or give it another token: holdfast client rotate"
+            raise UsageInvalid(what=f"there is a client {name} already", remedy=remedy)
+        if webhook:
+            store.set_webhook(name, webhook)
+    facts = {"client": name, "token": text, "weight": weight, "webhook": webhook}
+    lines = [f"added client {name}", *_token_lines(text)]
+    lines.append("next: holdfast submit DIR --url URL --token-file FILE")
+    _write(facts | {"quotas": asdict(quotas)}, lines, as_json=as_json)
+
+
+@app.command(name="list")
+def list_(state: State, as_json: Json = False) -> None:
+    """List clients, and what each of them takes.
+
+    Example: holdfast client list --state state
+    """
+    from holdfast.engine.state import look
+
+    with look(state) as (_, store):
+        found = []
+        for client in store.list_clients():
+            use, webhook = store.read_use(client.client), store.read_webhook(client.client)
+            found.append(asdict(client) | asdict(use) | {"webhook": webhook})
+    lines = [_line(one) for one in found] or ["no clients; add one: holdfast client add NAME"]
+    _write({"clients": found}, lines, as_json=as_json)
+
+
+def _line(facts: dict[str, Any]) -> str:
+    words = [
+        "revoked" if facts["revoked"] else counted(facts["tokens"], "token"),
+        f"weight {facts['weight']}",
+        f"{counted(facts['runs'], 'run')}, {facts['open_runs']} open",
+        size_of(facts["stored_bytes"]),
+    ]
+    if facts["webhook"]:
+        words.append(f"webhook {facts['webhook']}")
+    quotas = [f"{name} {value}" for name, value in facts["quotas"].items() if value]
+    return f"{facts['client']}: {', '.join(words + quotas)}"
+
+
+@app.command()
+def rotate(
+    name: Name,
+    state: State,
+    grace_s: Annotated[
+        int, typer.Option(min=0, help="Seconds for which the old token stays good.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Give a client another token. The old one ends now, or after its grace.
+
+    Example: holdfast client rotate north --state state --grace-s 3600
+    """
+    from holdfast.intake.tokens import make_token
+
+    text, token = make_token()
+    with _store(state) as store:
+        if not store.rotate_token(name, token, grace_ms=grace_s * 1000):
+            raise _unknown(name)
+    old = f"old tokens end after {grace_s} s of service" if grace_s else "old tokens open nothing"
+    lines = [f"client {name} has another token; {old}", *_token_lines(text)]
+    _write({"client": name, "token": text, "grace_s": grace_s}, lines, as_json=as_json)
+
+
+@app.command()
+def revoke(name: Name, state: State, as_json: Json = False) -> None:
+    """Take all tokens of a client away, now. Its runs go on; `rotate` lets it in again.
+
+    Example: holdfast client revoke north --state state
+    """
+    with _store(state) as store:
+        if not store.revoke_client(name):
+            raise _unknown(name)
+    lines = [f"client {name} is revoked: its tokens open nothing"]
+    _write({"client": name, "revoked": True}, lines, as_json=as_json)

@@ -1,0 +1,184 @@
+"""Chunks: from the socket to a bound blob.
+
+1. What is known is looked at before the body: a chunk that is there, a conflict, a run that takes
+   nothing more, a quota, a full disk are answered without writing a byte.
+2. The bytes go to a blob under a temporary name, piece by piece, and are made durable under their
+   own. Crash after: an orphan; the sender was told nothing.
+3. One transaction binds the blob: only here is it decided. Crash after: the sender sends again and
+   is told that it is there.
+4. The answer. Crash before: as 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request
+from starlette.responses import JSONResponse, Response
+
+from holdfast._base.ids import Ordinal, RunId
+from holdfast.blobs.contract import BlobInfo
+from holdfast.engine.barrier import is_complete
+from holdfast.errors import BodyTooLarge, FormatRefused, HoldfastError, RunUnknown, UploadSlow
+from holdfast.gateway.body import Body
+from holdfast.gateway.desk import Desk
+from holdfast.gateway.entrance import (
+    AsClient,
+    AtDesk,
+    AtRun,
+    OrdinalPath,
+    SenderQuery,
+    TablePath,
+    body_of,
+)
+from holdfast.gateway.limits import UPLOADS_AT_ONCE, check_backlog, check_room
+from holdfast.gateway.models import ChunkShape, refusals
+from holdfast.intake.footer import check_unpacked
+from holdfast.intake.rules import accept_chunk
+from holdfast.intake.upload import begin_upload, bind_upload
+from holdfast.store.client_rows import Client
+from holdfast.store.rows import Chunk, ChunkKind
+
+router = APIRouter(prefix="/v1", tags=["chunks"])
+
+FORMATS = {
+    "text/csv": "csv",
+    "application/x-ndjson": "json",
+    "application/vnd.apache.parquet": "parquet",
+}
+_SHA256 = r"^[0-9a-fA-F]{64}$"
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "One whole document.",
+        "content": {
+            "text/csv": {
+                "schema": {"type": "string"},
+                "example": "transaction_id,store_id\nt1,3\n",
+            },
+            "application/x-ndjson": {"schema": {"type": "string"}, "example": '{"id": 1}\n'},
+            "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+@router.put(
+    "/runs/{run}/tables/{table}/chunks/{ordinal}",
+    status_code=201,
+    response_model=None,
+    responses={
+        201: {"model": ChunkShape, "description": "The chunk is bound, and durable."},
+        200: {"model": ChunkShape, "description": "It was there."},
+        **refusals(404, 408, 409, 410, 413, 415, 422, 507),
+    },
+    openapi_extra=_BODY,
+)
+async def put_chunk(
+    request: Request,
+    desk: AtDesk,
+    client: AsClient,
+    found: AtRun,
+    table: TablePath,
+    ordinal: OrdinalPath,
+    holdfast_checksum: Annotated[
+        str, Header(pattern=_SHA256, description="SHA-256 of the body, in hexadecimal.")
+    ],
+    sender: SenderQuery = "",
+) -> Response:
+    """Put one chunk of a table. The same one again is acknowledged again."""
+    body = body_of(request, desk, desk.allowed(client).chunk_bytes)
+    chunk = Chunk(
+        table=table,
+        sender=sender,
+        ordinal=Ordinal(ordinal),
+        kind=ChunkKind.BLOB,
+        location="",
+        size=0,
+        checksum=holdfast_checksum.lower(),
+        format=_format_of(request, desk, table),
+    )
+    try:
+        stored, is_new = await _put(desk, client, found.run.run_id, chunk, body)
+    except HoldfastError as error:
+        desk.counts.chunks["refused"] += 1
+        if not isinstance(error, (BodyTooLarge, UploadSlow)):
+            await body.drain()
+        raise
+    desk.counts.chunks["bound" if is_new else "repeated"] += 1
+    headers = {"Connection": "close"} if body.is_held_back else {}
+    facts = {"table": table, "sender": sender, "ordinal": ordinal}
+    facts |= {"size": stored.size, "checksum": stored.checksum}
+    return JSONResponse(facts, 201 if is_new else 200, headers)
+
+
+async def _put(
+    desk: Desk, client: Client, run_id: RunId, chunk: Chunk, body: Body
+) -> tuple[Chunk, bool]:
+    """Return the chunk as it is bound, and whether it was this request that bound it."""
+    look = await desk.read(desk.store.look_at_chunk, client.client, run_id, chunk)
+    if look is None:
+        raise RunUnknown(run=run_id)
+    if not accept_chunk(chunk, look.facts) and look.facts.stored is not None:
+        await body.drain()
+        return look.facts.stored, False
+    use = await desk.fresh_use(client)
+    size = body.length or 0
+    check_room(desk.allowed(client), look, stored=use.stored + use.under_way, size=size)
+    check_backlog(use.backlog + use.under_way, look, desk.config.backlog_bytes)
+    desk.check_disk(size + use.under_way)
+    with desk.upload(client, size, UPLOADS_AT_ONCE):
+        info = await _receive(desk, run_id, chunk, body)
+        is_new = await desk.write(
+            bind_upload,
+            desk.store,
+            desk.blobs,
+            run_id,
+            chunk,
+            info,
+            barrier=is_complete,
+            check=lambda: _check_document(desk, chunk, info),
+        )
+    use.stored += info.size
+    desk.counts.chunk_bytes += info.size
+    return replace(chunk, size=info.size), is_new
+
+
+async def _receive(desk: Desk, run_id: RunId, chunk: Chunk, body: Body) -> BlobInfo:
+    """Write the body to a blob of its own, durably. Cut short, it leaves nothing."""
+    writer = await desk.disk(begin_upload, desk.blobs, run_id, chunk)
+    try:
+        await body.write_to(desk, writer)
+        return await desk.disk(writer.finish)
+    finally:
+        await desk.disk(writer.abandon)
+
+
+def _check_document(desk: Desk, chunk: Chunk, info: BlobInfo) -> None:
+    if chunk.format == "parquet":
+        path = Path(desk.blobs.location(info.name))
+        config = desk.config
+        check_unpacked(
+            path, chunk, bytes_max=config.unpacked_bytes, rows_max=config.unpacked_rows_max
+        )
+
+
+def _format_of(request: Request, desk: Desk, table: str) -> str:
+    """Return the format of the body, by its type; one that the table cannot be read from is
+    refused.
+    """
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    inputs = (one for one in desk.spec.tables if not one.produced)
+    declared = next((one for one in inputs if one.name == table), None)
+    if declared is not None and declared.format == "binaryFile":
+        allowed = {"application/octet-stream": "binaryFile"}
+    elif declared is not None and not declared.schema:
+        allowed = {kind: name for kind, name in FORMATS.items() if name == "parquet"}
+    else:
+        allowed = FORMATS
+    if sent not in allowed:
+        what = f"the body's Content-Type is {sent[:80]!r}"
+        raise FormatRefused(what=what, remedy=f"Send {' or '.join(allowed)}.")
+    return allowed[sent]

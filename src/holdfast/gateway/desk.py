@@ -1,0 +1,183 @@
+"""What every request needs: the store, the blobs, the pipeline, threads to ask them by, counters.
+
+The store and the disk are synchronous. Questions have two threads, transactions one (they take
+turns anyway), bytes four: so a look never waits behind an fsync, and no load opens more than three
+connections to the store, each of which may keep 16 MiB of pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+from holdfast._base.clock import Clock
+from holdfast._base.files import os_errors
+from holdfast.blobs.local import LocalBlobs
+from holdfast.config import Config
+from holdfast.engine.spec import PipelineSpec
+from holdfast.engine.state import Shared
+from holdfast.errors import DiskFull, HoldfastError, InvariantViolated, QuotaReached, StorageFailed
+from holdfast.gateway.limits import Allowed, Bucket
+from holdfast.gateway.refusals import is_quiet
+from holdfast.store.client_rows import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_READERS, _WRITERS, _DISK = 2, 1, 4
+_FRESH_S = 1.0
+"""How old the sum of a client's bytes may be. It is a query over all of its chunks; meanwhile
+what is under way is added."""
+
+
+@dataclass(slots=True)
+class Use:
+    """What a client takes, as it was a moment ago, and what it is sending now."""
+
+    at_s: float = -_FRESH_S
+    stored: int = 0
+    backlog: int = 0
+    under_way: int = 0
+    uploads: int = 0
+    streams: int = 0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened in this process since it began."""
+
+    requests: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    """(verb, path of the API, status) -> how many."""
+    seconds: Counter[tuple[str, str]] = field(default_factory=Counter)
+    chunk_bytes: int = 0
+    chunks: Counter[str] = field(default_factory=Counter)
+    """bound, repeated or refused -> how many."""
+
+
+class Desk:
+    """One gateway process."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        spec: PipelineSpec,
+        config: Config,
+        clock: Clock,
+        *,
+        metrics_client: str | None = None,
+        producer: str = "",
+    ) -> None:
+        self.directory, self.store = shared.directory, shared.store
+        self.blobs = LocalBlobs(shared.directory.blobs)
+        self.spec, self.config, self.clock = spec, config, clock
+        self.metrics_client, self.producer = metrics_client, producer
+        self.counts = Counts()
+        self.closing = False
+        self.stop: Callable[[], None] = lambda: None
+        """Ends the process: what it knows may be wrong."""
+        self._uses: dict[str, Use] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self._readers = ThreadPoolExecutor(_READERS, "read")
+        self._writers = ThreadPoolExecutor(_WRITERS, "write")
+        self._disk = ThreadPoolExecutor(_DISK, "disk")
+
+    async def read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask the store."""
+        return await _in(self._readers, functools.partial(call, *args, **kwargs))
+
+    async def write(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do a transaction. When this returns, it is durable."""
+        return await _in(self._writers, functools.partial(call, *args, **kwargs))
+
+    async def disk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Read, write or hash bytes."""
+        return await _in(self._disk, functools.partial(call, *args, **kwargs))
+
+    def close(self) -> None:
+        """Wait for what is under way in the threads, and end them."""
+        for pool in (self._readers, self._writers, self._disk):
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def allowed(self, client: Client) -> Allowed:
+        """Return what a client may take."""
+        return Allowed.of(client, self.config)
+
+    def wait_s(self, client: Client) -> float:
+        """Count a request. Returns 0, or in how many seconds the client may send the next."""
+        now_s, rate = self.clock.monotonic_s(), self.allowed(client).request_rate
+        bucket = self._buckets.setdefault(client.client, Bucket(float(rate), now_s))
+        return bucket.take(now_s, rate)
+
+    def use_of(self, client: Client) -> Use:
+        """Return what a client takes, as last looked at."""
+        return self._uses.setdefault(client.client, Use())
+
+    async def fresh_use(self, client: Client) -> Use:
+        """Return what a client takes, at most a second old."""
+        use = self.use_of(client)
+        now_s = self.clock.monotonic_s()
+        if now_s - use.at_s >= _FRESH_S:
+            use.at_s = now_s
+            found = await self.read(self.store.read_use, client.client)
+            use.stored = found.stored_bytes
+            use.backlog = await self.read(self.store.read_backlog, client.client)
+        return use
+
+    @contextmanager
+    def upload(self, client: Client, size: int, most: int) -> Iterator[None]:
+        """Count an upload of `size` bytes while it is under way.
+
+        Raises:
+            QuotaReached: so many of this client are under way that one more gains nothing.
+        """
+        use = self.use_of(client)
+        if use.uploads >= most:
+            raise QuotaReached(what="uploads at once", used=use.uploads, limit=most)
+        use.uploads += 1
+        use.under_way += size
+        try:
+            yield
+        finally:
+            use.uploads -= 1
+            use.under_way -= size
+
+    def free_bytes(self) -> int:
+        """Return the room left on the disk of the state."""
+        with os_errors(self.directory.root):
+            facts = os.statvfs(self.directory.root)
+        return facts.f_bavail * facts.f_frsize
+
+    def check_disk(self, size: int) -> None:
+        """Refuse to take in `size` bytes if less than the floor would be left."""
+        if self.free_bytes() - size < self.config.disk_floor_bytes:
+            raise DiskFull(path=str(self.directory.root))
+
+    def note(self, error: HoldfastError) -> None:
+        """Tell the operator what the client is not told; end the process if it cannot go on."""
+        if is_quiet(error):
+            say(str(error))
+        if isinstance(error, InvariantViolated):
+            self.stop()
+        elif isinstance(error, StorageFailed):
+            try:
+                self.store.store_id()
+            except StorageFailed:
+                self.stop()
+
+
+def say(text: str) -> None:
+    """Write a line for the operator."""
+    sys.stderr.write(f"{' '.join(text.split())}\n")
+    sys.stderr.flush()
+
+
+async def _in(pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, call)

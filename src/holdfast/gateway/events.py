@@ -1,0 +1,95 @@
+"""Server-sent events: a run's document whenever it changed, until the run has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request
+from starlette.responses import Response, StreamingResponse
+
+from holdfast.errors import QuotaReached
+from holdfast.gateway.desk import Desk, Use
+from holdfast.gateway.documents import read_document
+from holdfast.gateway.entrance import AsClient, AtDesk, AtRun
+from holdfast.gateway.limits import STREAMS_AT_ONCE
+from holdfast.gateway.models import refusals
+from holdfast.store.client_rows import Client, ClientRun
+from holdfast.store.rows import CLOSED_STATES
+
+router = APIRouter(prefix="/v1", tags=["runs"])
+
+_LOOK_S = 0.25
+"""Between two looks at a run. Shorter: the store is asked for nothing. Longer: people notice."""
+_LOOK_SHARE = 20
+"""A look that took long is repeated after so many times as long: it may cost a twentieth of a
+thread."""
+_BEAT_S = 5.0
+"""Between two signs of life. Proxies and senders give up on a line that is silent for long."""
+
+
+@router.get(
+    "/runs/{run}/events",
+    response_model=None,
+    responses={
+        200: {
+            "description": "The run's document at once, and whenever it changed.",
+            "content": {
+                "text/event-stream": {
+                    "schema": {"type": "string"},
+                    "example": 'id: 1\nevent: run\ndata: {"run": "0f2e", "state": "OPEN"}\n\n',
+                }
+            },
+        },
+        **refusals(404, 410),
+    },
+)
+async def watch_run(
+    request: Request,
+    desk: AtDesk,
+    client: AsClient,
+    found: AtRun,
+    last_event_id: Annotated[str, Header(pattern="^[0-9]{0,18}$")] = "",
+) -> Response:
+    """Watch a run. The stream ends after its last state."""
+    use = desk.use_of(client)
+    if use.streams >= STREAMS_AT_ONCE:
+        raise QuotaReached(what="streams at once", used=use.streams, limit=STREAMS_AT_ONCE)
+    number = int(last_event_id or 0)
+    return StreamingResponse(
+        _events(request, desk, client, found, use, number),
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        media_type="text/event-stream",
+    )
+
+
+async def _events(
+    request: Request, desk: Desk, client: Client, found: ClientRun, use: Use, number: int
+) -> AsyncIterator[bytes]:
+    told: dict[str, Any] | None = None
+    told_s = 0.0
+    use.streams += 1
+    try:
+        while not desk.closing and not await request.is_disconnected():
+            begun_s = desk.clock.monotonic_s()
+            now = await desk.read(_look, desk, client, found)
+            took_s = desk.clock.monotonic_s() - begun_s
+            if now != told:
+                number += 1
+                told, told_s = now, begun_s
+                yield f"id: {number}\nevent: run\ndata: {json.dumps(now)}\n\n".encode()
+                if now["state"] in CLOSED_STATES:
+                    return
+            elif begun_s - told_s >= _BEAT_S:
+                told_s = begun_s
+                yield b": beat\n\n"
+            await asyncio.sleep(max(_LOOK_S, _LOOK_SHARE * took_s))
+    finally:
+        use.streams -= 1
+
+
+def _look(desk: Desk, client: Client, found: ClientRun) -> dict[str, Any]:
+    again = desk.store.read_client_run(client.client, found.run.run_id)
+    return read_document(desk.store, again or found, desk.spec)

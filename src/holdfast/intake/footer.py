@@ -1,0 +1,192 @@
+"""What the footer of a Parquet document says of its size, without a Parquet library.
+
+A document of a few kilobytes may unpack to terabytes. Its footer says to how many bytes and rows;
+what says too much is refused before anybody unpacks it. The footer is a Thrift structure in the
+compact protocol: https://parquet.apache.org/docs/file-format/. Only the few fields needed are
+looked at, the rest is stepped over; a library for all of it would double the gateway's memory.
+
+    "PAR1" ... footer, its length in 4 bytes (little endian), "PAR1"
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast._base.files import os_errors
+from holdfast.errors import DocumentRefused
+from holdfast.store.rows import Chunk
+
+_MAGIC = b"PAR1"
+_FOOTER_BYTES_MAX = 4 << 20
+"""Largest footer read. Real ones have kilobytes; a larger one is an attack on memory."""
+_VALUES_MAX = 200_000
+"""Most values in a footer: a thousand columns have about 20,000 a row group. Each is an object."""
+_DEPTH_MAX = 16
+"""Nested structures of a footer are four deep."""
+
+_STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(
+    13
+)
+_VARINTS = (_I16, _I32, _I64)
+
+# Fields by number, as the format's description has them.
+_FILE_ROWS, _FILE_GROUPS = 3, 4
+_GROUP_COLUMNS, _GROUP_BYTES, _GROUP_ROWS = 1, 2, 3
+_COLUMN_FACTS, _FACTS_UNPACKED = 3, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """What a document holds when it is unpacked, by its own account."""
+
+    size: int
+    rows: int
+
+
+def check_unpacked(path: Path, chunk: Chunk, *, bytes_max: int, rows_max: int) -> None:
+    """Refuse a chunk that is no Parquet document, or one that unpacks to too much.
+
+    Raises:
+        DocumentRefused: its sender is told why.
+    """
+    found = read_footer(path)
+    if found is None:
+        what, remedy = "it is no Parquet document", "Send a whole Parquet file."
+    elif found.size > bytes_max:
+        what = f"it unpacks to {found.size} bytes, {bytes_max} are allowed"
+        remedy = "Send smaller chunks."
+    elif found.rows > rows_max:
+        what = f"it has {found.rows} rows, {rows_max} are allowed"
+        remedy = "Send smaller chunks."
+    else:
+        return
+    raise DocumentRefused(table=chunk.table, ordinal=chunk.ordinal, what=what, remedy=remedy)
+
+
+def read_footer(path: Path) -> Unpacked | None:
+    """Return what a Parquet file's footer says. None: it is no Parquet document."""
+    with os_errors(path), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 8))
+        tail = file.read(8)
+        length = int.from_bytes(tail[:4], "little")
+        if tail[4:] != _MAGIC or length > min(size - 12, _FOOTER_BYTES_MAX):
+            return None
+        file.seek(0)
+        if file.read(4) != _MAGIC:
+            return None
+        file.seek(size - 8 - length)
+        footer = file.read(length)
+    return parse_footer(footer)
+
+
+def parse_footer(footer: bytes) -> Unpacked | None:
+    """Return what a footer says, or None if it is none. Pure."""
+    try:
+        found = _Reader(footer).struct(0)
+        groups = found.get(_FILE_GROUPS, [])
+        if not isinstance(groups, list) or not all(isinstance(one, dict) for one in groups):
+            return None
+        size = sum(max(_number(group, _GROUP_BYTES), _columns_size(group)) for group in groups)
+        grouped = sum(_number(group, _GROUP_ROWS) for group in groups)
+        return Unpacked(size, max(_number(found, _FILE_ROWS), grouped))
+    except (IndexError, ValueError):
+        return None
+
+
+def _columns_size(group: dict[int, Any]) -> int:
+    columns = group.get(_GROUP_COLUMNS, [])
+    facts = [one.get(_COLUMN_FACTS, {}) for one in columns if isinstance(one, dict)]
+    return sum(_number(one, _FACTS_UNPACKED) for one in facts if isinstance(one, dict))
+
+
+def _number(struct: dict[int, Any], field: int) -> int:
+    """Return a number of a structure. A negative one is a lie."""
+    value = struct.get(field, 0)
+    if type(value) is not int or value < 0:
+        raise ValueError(field)
+    return value
+
+
+class _Reader:
+    """Reads the compact protocol. Raises IndexError or ValueError where it is broken."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at, self._values = data, 0, 0
+
+    def struct(self, depth: int) -> dict[int, Any]:
+        if depth > _DEPTH_MAX:
+            raise ValueError("too deep")
+        found: dict[int, Any] = {}
+        field = 0
+        while (head := self._byte()) & 0x0F != _STOP:
+            kind, step = head & 0x0F, head >> 4
+            field = field + step if step else _zigzag(self._varint())
+            # In a structure the kind itself is the value of a Boolean.
+            found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+        return found
+
+    def _value(self, kind: int, depth: int) -> Any:
+        self._values += 1
+        if self._values > _VALUES_MAX:
+            raise ValueError("too many values")
+        if kind in _VARINTS:
+            return _zigzag(self._varint())
+        if kind in (_TRUE, _FALSE, _BYTE):
+            return self._byte()
+        if kind == _DOUBLE:
+            return self._skip(8)
+        if kind == _BINARY:
+            return self._skip(self._varint())
+        if kind in (_LIST, _SET):
+            return self._list(depth + 1)
+        if kind == _MAP:
+            return self._map(depth + 1)
+        if kind == _STRUCT:
+            return self.struct(depth + 1)
+        raise ValueError(kind)
+
+    def _list(self, depth: int) -> list[Any]:
+        head = self._byte()
+        count = head >> 4 if head >> 4 != 15 else self._varint()
+        # Each element takes a byte at least: a count cannot make us loop for ever.
+        if count > len(self._data) - self._at or depth > _DEPTH_MAX:
+            raise ValueError(count)
+        return [self._value(head & 0x0F, depth) for _ in range(count)]
+
+    def _map(self, depth: int) -> None:
+        count = self._varint()
+        if count > len(self._data) - self._at or depth > _DEPTH_MAX:
+            raise ValueError(count)
+        kinds = self._byte() if count else 0
+        for _ in range(count):
+            self._value(kinds >> 4, depth)
+            self._value(kinds & 0x0F, depth)
+
+    def _byte(self) -> int:
+        value = self._data[self._at]
+        self._at += 1
+        return value
+
+    def _varint(self) -> int:
+        value, shift = 0, 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("too long a number")
+
+    def _skip(self, count: int) -> None:
+        if count > len(self._data) - self._at:
+            raise IndexError(count)
+        self._at += count
+
+
+def _zigzag(value: int) -> int:
+    return (value >> 1) ^ -(value & 1)

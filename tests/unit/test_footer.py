@@ -1,0 +1,87 @@
+"""The footer of a Parquet document: what it says of its size, and what is no footer at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.intake.footer import parse_footer, read_footer
+
+
+def write(path: Path, rows: int, *, groups: int = 1, columns: int = 3) -> Path:
+    data = {f"c{number}": pa.array(["x" * 50] * rows) for number in range(columns)}
+    table = pa.table(data | {"flag": pa.array([True] * rows)})
+    pq.write_table(table, path, row_group_size=max(1, rows // groups), compression="zstd")
+    return path
+
+
+@pytest.mark.parametrize(("rows", "groups"), [(0, 1), (1, 1), (1000, 4), (50_000, 1)])
+def test_sizes_are_those_that_a_parquet_library_reads(
+    tmp_path: Path, rows: int, groups: int
+) -> None:
+    path = write(tmp_path / "a.parquet", rows, groups=groups)
+    facts = pq.read_metadata(path)
+    found = read_footer(path)
+    assert found is not None
+    assert found.rows == facts.num_rows == rows
+    wanted = sum(facts.row_group(n).total_byte_size for n in range(facts.num_row_groups))
+    assert found.size == wanted
+
+
+def test_nested_columns_and_metadata_are_stepped_over(tmp_path: Path) -> None:
+    struct = pa.array([{"a": [1, 2], "b": {"c": 1.5}}] * 10)
+    schema_facts = {b"key": b"value" * 1000}
+    table = pa.table({"s": struct, "d": pa.array([b"x"] * 10)}).replace_schema_metadata(
+        schema_facts
+    )
+    pq.write_table(table, tmp_path / "n.parquet", write_page_index=True)
+    found = read_footer(tmp_path / "n.parquet")
+    assert found is not None
+    assert found.rows == 10
+
+
+def test_a_small_document_that_unpacks_to_much_says_so(tmp_path: Path) -> None:
+    table = pa.table({"c": pa.array([0] * 5_000_000)})
+    pq.write_table(table, tmp_path / "b.parquet", use_dictionary=False, compression="zstd")
+    found = read_footer(tmp_path / "b.parquet")
+    assert found is not None
+    assert found.size > 100 * (tmp_path / "b.parquet").stat().st_size
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"PAR1",
+        b"PAR1PAR1",
+        b"PAR1\x00\x00\x00\x00PAR1",
+        b"PAR1" + b"\xff\xff\xff\x7f" + b"PAR1",
+        b"a,b\n1,2\n",
+        b"PAR1" + b"\xff" * 64 + b"\x40\x00\x00\x00PAR1",
+    ],
+)
+def test_what_is_no_parquet_document_is_none(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x").write_bytes(data)
+    assert read_footer(tmp_path / "x") is None
+
+
+def test_a_footer_cut_or_altered_anywhere_is_none_or_a_footer_and_never_hangs(
+    tmp_path: Path,
+) -> None:
+    """Every prefix, and every byte replaced by values that make counts and depths large."""
+    data = write(tmp_path / "a.parquet", 10).read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - length : -8]
+    assert parse_footer(footer) is not None
+    assert all(parse_footer(footer[:cut]) is None for cut in range(1, length - 1))
+    for place in range(length):
+        for value in (0x00, 0x0C, 0x1C, 0x7F, 0xF9, 0xFF):
+            parse_footer(footer[:place] + bytes([value]) + footer[place + 1 :])
+
+
+def test_a_footer_that_nests_without_end_is_none() -> None:
+    assert parse_footer(b"\x1c" * 100_000) is None
+    assert parse_footer(b"\x19\xf9" + b"\xff\xff\xff\xff\x0f" * 10) is None
