@@ -14,10 +14,12 @@ from holdfast._base.ids import RunId
 from holdfast.blobs.local import LocalBlobs
 from holdfast.delivery.export import export_checksum, export_path, is_exported
 from holdfast.engine.barrier import is_complete, missing
+from holdfast.engine.parts import Part, parts_in
 from holdfast.engine.state import StateDirectory, look, owner_of
 from holdfast.engine.sweep import orphans
 from holdfast.errors import UsageInvalid
 from holdfast.store.contract import Store
+from holdfast.store.leases import owner_pid
 from holdfast.store.rows import (
     CLOSED_STATES,
     VOID_STATES,
@@ -59,6 +61,8 @@ class RunView:
     """A run, as people ask about it."""
 
     run_id: str
+    client: str
+    """Whose run it is; empty for `holdfast run`."""
     pipeline: str
     state: str
     error: str | None
@@ -122,10 +126,22 @@ class BarrierView:
 
 
 @dataclass(frozen=True, slots=True)
+class PartView:
+    """A living part of a service: an engine or delivery is active or stands by, others just are."""
+
+    name: str
+    pid: int
+    role: str
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StateView:
     """A state directory: who works in it now, and its runs."""
 
     owner_pid: int | None
+    """The one `holdfast run` that has it alone."""
+    parts: tuple[PartView, ...]
     runs: tuple[RunView, ...]
 
 
@@ -150,7 +166,19 @@ def describe(root: Path, run_id: str | None = None) -> list[RunView]:
 
 def survey(root: Path, run_id: str | None = None) -> StateView:
     """Return the runs of a state directory, and which process works in it now."""
-    return StateView(owner_of(StateDirectory(root.resolve())), tuple(describe(root, run_id)))
+    with look(root) as (directory, store):
+        parts = tuple(_part(store, part) for part in parts_in(directory.parts))
+        runs = tuple(_describe(store, run) for run in _chosen(store, root, run_id))
+    return StateView(owner_of(directory), parts, runs)
+
+
+def _part(store: Store, part: Part) -> PartView:
+    lease = store.read_lease(part.name)
+    if lease is None:
+        return PartView(part.name, part.pid, "running", None)
+    if owner_pid(lease) == part.pid:
+        return PartView(part.name, part.pid, "active", lease.epoch)
+    return PartView(part.name, part.pid, "standby", None)
 
 
 def _chosen(store: Store, root: Path, run_id: str | None) -> list[Run]:
@@ -212,6 +240,7 @@ def _describe(store: Store, run: Run) -> RunView:
     rows, bad = store.read_counts(run.run_id)
     return RunView(
         run_id=run.run_id,
+        client=run.client,
         pipeline=run.pipeline,
         state=run.state,
         error=run.error,

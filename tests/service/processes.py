@@ -98,6 +98,11 @@ def is_there(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
+def all_gone(pids: list[int]) -> bool:
+    """Tell whether none of these processes runs any more."""
+    return not any(map(is_there, pids))
+
+
 def children_of(pid: int) -> list[int]:
     """Return all processes that a process started, and those they started."""
     try:

@@ -38,6 +38,7 @@ COMMANDS = [
     ("client", "list"),
     ("client", "rotate"),
     ("client", "revoke"),
+    ("up",),
     ("calls", "show"),
     ("calls", "retry"),
     ("calls", "forget"),

@@ -10,7 +10,15 @@ from pathlib import Path
 
 from holdfast import queries
 from holdfast.cli.words import batches, counted, moment
-from holdfast.queries import BarrierView, RunView, TableView, Verification, WaitView
+from holdfast.queries import (
+    BarrierView,
+    PartView,
+    RunView,
+    StateView,
+    TableView,
+    Verification,
+    WaitView,
+)
 from holdfast.store.rows import CLOSED_STATES
 
 
@@ -20,21 +28,36 @@ def status_command(state: Path, run: str | None, *, as_json: bool) -> None:
     if as_json:
         _print(json.dumps(asdict(view)))
         return
-    owner = (
-        f"process {view.owner_pid} works here now" if view.owner_pid else "no process works here"
-    )
-    _print(f"{state}: {owner}")
+    _print(f"{state}: {_who(view)}", *(f"  {_part_line(part)}" for part in view.parts))
     for one in view.runs:
         _print(*_run_lines(one))
     if not view.runs:
-        _print("no run yet", "next: holdfast run PIPELINE --state ...")
+        submit = "holdfast submit DIR --url URL --token-file FILE"
+        _print(
+            "no run yet", f"next: {submit if view.parts else 'holdfast run PIPELINE --state ...'}"
+        )
         return
-    _print(f"next: {_next(view.runs[-1], state, view.owner_pid)}")
+    if not view.parts:
+        _print(f"next: {_next(view.runs[-1], state, view.owner_pid)}")
+
+
+def _who(view: StateView) -> str:
+    if view.owner_pid:
+        return f"process {view.owner_pid} works here now"
+    if view.parts:
+        return f"a service works here now, {counted(len(view.parts), 'process', 'processes')}"
+    return "no process works here"
+
+
+def _part_line(part: PartView) -> str:
+    role = f"active, epoch {part.epoch}" if part.epoch is not None else part.role
+    return f"{part.name}: process {part.pid}, {role}"
 
 
 def _run_lines(view: RunView) -> list[str]:
     times = f"created {moment(view.created_ms)}, {view.state} since {moment(view.updated_ms)}"
-    lines = [f"run {view.run_id} of {view.pipeline}: {view.state}", f"  {times}"]
+    whose = f" of client {view.client}" if view.client else ""
+    lines = [f"run {view.run_id}{whose} of {view.pipeline}: {view.state}", f"  {times}"]
     if view.error:
         lines.append(f"  error: {' '.join(view.error.split())}")
     elif view.last_failure:
@@ -70,6 +93,8 @@ def _sender(one: TableView | WaitView) -> str:
 def _next(view: RunView, state: Path, owner: int | None) -> str:
     quoted = shlex.quote(str(state))
     match view.state:
+        case _ if view.client and view.state not in CLOSED_STATES:
+            return f"holdfast up --pipeline {view.pipeline} --state {quoted}"
         case "DONE":
             return f"holdfast verify --state {quoted}"
         case "FAILED":

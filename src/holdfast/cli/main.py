@@ -17,7 +17,7 @@ from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast._base.files import os_errors
 from holdfast._base.processes import die_with_supervisor
-from holdfast.cli import calls, client, coffee, remote_verbs
+from holdfast.cli import calls, client, coffee, remote_verbs, served
 from holdfast.cli.exits import exit_code, one_line
 from holdfast.cli.gateway import gateway
 from holdfast.errors import HoldfastError, UsageInvalid
@@ -32,9 +32,10 @@ app.add_typer(coffee.app, name="coffee")
 app.add_typer(calls.app, name="calls")
 app.add_typer(client.app, name="client")
 app.command()(gateway)
+app.command()(served.up)
+app.command()(served.engine)
 
 State = Annotated[Path, typer.Option(help="Directory that holds the run's state.")]
-ServiceState = Annotated[Path, typer.Option(help="Directory that holds the service's state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Run = Annotated[str | None, typer.Argument(help="A run's id; default all, or the only one.")]
 ConfigPath = Annotated[
@@ -198,39 +199,6 @@ def doctor(
     from holdfast.cli.doctor import doctor_command
 
     doctor_command(state, config, as_json=as_json)
-
-
-@app.command()
-def engine(
-    pipeline: Annotated[
-        str, typer.Option(help="A bundled name (coffee), module:object, or a .py file.")
-    ],
-    state: ServiceState,
-    config: ConfigPath = None,
-    master: Master = None,
-    spark_conf: SparkConf = None,
-    shared_state: Annotated[
-        bool, typer.Option(help="Say that every machine of the cluster sees these directories.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Work on the runs of a service's clients. Of several on one state, one is active.
-
-    Example: holdfast engine --pipeline coffee --state state
-    """
-    from holdfast.cli.engine import EngineRequest, engine_command
-
-    engine_command(
-        EngineRequest(
-            pipeline=pipeline,
-            state=state,
-            config_file=config,
-            master=master,
-            spark_conf=tuple(spark_conf or ()),
-            shared_state=shared_state,
-            as_json=as_json,
-        )
-    )
 
 
 @app.command()

@@ -61,8 +61,12 @@ class TextTeller:
         del event, facts
         _write(self._line(message))
 
+    def line(self, message: str) -> str:
+        """Return a message behind its time."""
+        return f"{moment(self._clock.wall_ms())} {message}"
+
     def _line(self, message: str) -> str:
-        return f"{moment(self._clock.wall_ms())} {message}\n"
+        return f"{self.line(message)}\n"
 
     def output(self) -> int:
         """Return standard error: what stages print must not mix with our answers."""

@@ -1,0 +1,252 @@
+"""`holdfast up`: gateway, engine and delivery as child processes, watched and started again.
+
+Each child is one of our own verbs, in a session of its own, so that Ctrl-C reaches only this
+process; the kernel ends it with this process, however that ends. What a child writes is passed on
+line by line behind its name. When to start again, and when to give up: `upkeep`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from holdfast._base.clock import Clock, SystemClock, pause
+from holdfast._base.processes import SUPERVISOR_VARIABLE
+from holdfast.cli.exits import STOPPED
+from holdfast.cli.tell import JsonTeller, TextTeller
+from holdfast.cli.upkeep import Pulse, Restarts, ending
+from holdfast.engine.parts import BEAT_S, beat_of, part_file
+from holdfast.engine.state import StateDirectory
+
+DRAIN_S = 9.0
+"""How long children have to end after they are asked to: with the rest of the way it is 10 s, after
+which other supervisors lose patience."""
+_LOOK_S = 0.05
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Child:
+    """One part of the service: how it is started, and the process that it is now."""
+
+    name: str
+    arguments: Sequence[str]
+    restarts: Restarts = field(default_factory=Restarts)
+    process: subprocess.Popen[str] | None = None
+    started_s: float = 0.0
+    due_s: float = 0.0
+    pulse: Pulse | None = None
+    last_words: str = ""
+    readers: list[threading.Thread] = field(default_factory=list)
+
+
+class Supervisor:
+    """Keeps some commands running."""
+
+    def __init__(
+        self,
+        commands: Mapping[str, Sequence[str]],
+        directory: StateDirectory,
+        teller: TextTeller | JsonTeller,
+        *,
+        stall_s: float,
+        clock: Clock | None = None,
+    ) -> None:
+        """Begin. `commands`: the name of a part -> what is started for it."""
+        self._children = [Child(name, arguments) for name, arguments in commands.items()]
+        self._directory, self._teller, self._stall_s = directory, teller, stall_s
+        self._clock = clock or SystemClock()
+        self._width = max(len(name) for name in (*commands, "up"))
+        self._asked = 0
+        self._gave_up: tuple[str, int] | None = None
+
+    def run(self) -> int:
+        """Keep the parts running until a signal; returns the exit code."""
+        with self._on_signals():
+            while not self._asked and self._gave_up is None:
+                for child in self._children:
+                    self._look_after(child)
+                pause(_LOOK_S)
+            return self._end()
+
+    def _look_after(self, child: Child) -> None:
+        now_s = self._clock.monotonic_s()
+        if child.process is None:
+            if now_s >= child.due_s:
+                self._start(child)
+            return
+        code = child.process.poll()
+        if code is not None:
+            self._take_end(child, code, now_s)
+        elif child.pulse is not None:
+            path = part_file(self._directory.parts, child.name, child.process.pid)
+            if child.pulse.is_stalled(beat_of(path), now_s):
+                pid = child.process.pid
+                self._say(f"{child.name}, process {pid}, stands still: it is killed")
+                child.process.kill()
+                # Its successor starts when it is gone, not before.
+                child.pulse = None
+
+    def _start(self, child: Child) -> None:
+        environment = {**os.environ, SUPERVISOR_VARIABLE: str(os.getpid())}
+        child.process = subprocess.Popen(  # noqa: S603 - our own interpreter and verbs
+            child.arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=environment,
+            start_new_session=True,
+        )
+        child.started_s, child.last_words = self._clock.monotonic_s(), ""
+        child.pulse = Pulse(self._stall_s)
+        child.readers = []
+        for stream in (child.process.stdout, child.process.stderr):
+            if stream is not None:
+                is_last = stream is child.process.stderr
+                reader = threading.Thread(
+                    target=self._pass_on, args=(child, stream, is_last), daemon=True
+                )
+                reader.start()
+                child.readers.append(reader)
+        self._say(f"started {child.name}, process {child.process.pid}")
+
+    def _pass_on(self, child: Child, stream: IO[str], is_last: bool) -> None:
+        with stream:
+            for line in stream:
+                text = line.rstrip("\n")
+                if is_last and text.strip():
+                    child.last_words = text.strip()
+                self._write(child.name, text)
+
+    def _take_end(self, child: Child, code: int, now_s: float) -> None:
+        for reader in child.readers:
+            reader.join(1.0)
+        child.process = None
+        after = child.restarts.ended(code, lived_s=now_s - child.started_s)
+        how = f"{child.name} {ending(code)}"
+        why = f": {child.last_words}" if child.last_words else ""
+        if after.wait_s is None:
+            self._gave_up = (f"{how}{why}", code)
+            return
+        loop = "a crash loop: " if after.loops else ""
+        self._say(f"{loop}{how}{why}; it is started again in {after.wait_s:g} s")
+        child.due_s = now_s + after.wait_s
+
+    def _end(self) -> int:
+        """End all children: let them drain, then kill; a second signal kills at once."""
+        if self._gave_up is not None:
+            self._say(f"giving up: {self._gave_up[0]}")
+        else:
+            self._say("stopping; again (Ctrl-C) stops at once, which is safe too")
+        self._signal_all(signal.SIGTERM)
+        until_s = self._clock.monotonic_s() + DRAIN_S
+        while self._living() and self._asked < 2 and self._clock.monotonic_s() < until_s:
+            pause(_LOOK_S)
+        for child in self._living():
+            self._say(f"{child.name} has not ended: it is killed, which loses nothing")
+        self._signal_all(signal.SIGKILL)
+        for child in self._children:
+            if child.process is not None:
+                child.process.wait()
+                for reader in child.readers:
+                    reader.join(1.0)
+        if self._gave_up is not None:
+            return max(self._gave_up[1], 1)
+        self._say("stopped")
+        return STOPPED if self._asked > 1 else 0
+
+    def _living(self) -> list[Child]:
+        return [
+            child
+            for child in self._children
+            if child.process is not None and child.process.poll() is None
+        ]
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for child in self._living():
+            if child.process is not None:
+                with suppress(ProcessLookupError):
+                    child.process.send_signal(number)
+
+    def _say(self, message: str) -> None:
+        if isinstance(self._teller, JsonTeller):
+            self._teller.say("up", message)
+        else:
+            self._write("up", self._teller.line(message))
+
+    def _write(self, name: str, text: str) -> None:
+        if isinstance(self._teller, JsonTeller):
+            self._teller.say("output", text, part=name)
+            return
+        # One write for one line: several threads write.
+        sys.stderr.write(f"{name:<{self._width}} | {text}\n")
+        sys.stderr.flush()
+
+    @contextmanager
+    def _on_signals(self) -> Iterator[None]:
+        def take(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            self._asked += 1
+
+        before = {number: signal.signal(number, take) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, known in before.items():
+                signal.signal(number, known)
+
+
+@dataclass(frozen=True, slots=True)
+class UpRequest:
+    """What was asked for on the command line."""
+
+    pipeline: str
+    state: Path
+    listen: str
+    config_file: Path | None = None
+    engine_options: tuple[str, ...] = ()
+    gateway_options: tuple[str, ...] = ()
+    as_json: bool = False
+
+
+def commands_of(request: UpRequest) -> dict[str, list[str]]:
+    """Return the verb and options of each part."""
+    program = [sys.executable, "-m", "holdfast.cli"]
+    state = ["--state", str(request.state)]
+    pipeline = ["--pipeline", request.pipeline]
+    config = ["--config", str(request.config_file)] if request.config_file else []
+    listen = ["--listen", request.listen, *request.gateway_options]
+    return {
+        "gateway": [*program, "gateway", *pipeline, *state, *listen, *config],
+        "engine": [*program, "engine", *pipeline, *state, *request.engine_options, *config],
+        "delivery": [*program, "delivery", *state, *config],
+    }
+
+
+def up_command(request: UpRequest) -> None:
+    """Keep a service running until a signal."""
+    from holdfast.cli.settings import load_settings
+    from holdfast.spark.load import load_pipeline
+
+    # What can never work is said here, once, and not by three children.
+    load_pipeline(request.pipeline).spec()
+    config = load_settings(request.config_file, {}).config
+    teller = JsonTeller(SystemClock()) if request.as_json else TextTeller(SystemClock())
+    supervisor = Supervisor(
+        commands_of(request),
+        StateDirectory(request.state.resolve()),
+        teller,
+        stall_s=max(config.lease_patience_s, 3 * BEAT_S),
+    )
+    sys.exit(supervisor.run())
