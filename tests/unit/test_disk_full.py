@@ -13,7 +13,7 @@ from tests.unit.plain_runs import answers_in, run_toy
 from holdfast.errors import DiskFull
 from holdfast.queries import verify
 
-SIZES_KIB = [*range(4, 44, 8), *range(44, 2400, 76)]
+SIZES_KIB = [*range(4, 44, 8), *range(44, 3300, 100)]
 """From a disk that holds no store to one that holds a whole run."""
 
 
