@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from holdfast.ledger.segment import (
     read_entry,
     read_segment,
 )
-from holdfast.ledger.settled import SettledFile, write_settled
+from holdfast.ledger.settled import SettledFile, SettledTable, write_settled
 from holdfast.testing.ledgers import bought, claim, make_slot, make_step
 
 SLOT = Slot(SlotHash(b"h" * 16), 3, "key", b"i" * 16)
@@ -208,6 +209,26 @@ def test_settled_layout_and_lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file = SettledFile(path, layout)
     assert file.group_of(entry(20).outcome.slot.hash) == 1
     assert file.entries(1, [0])[0].outcome == entry(20).outcome
+    file.close()
+
+
+def test_settled_hashes_are_found_whatever_they_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First halves repeat, and so do second ones: both must be equal."""
+    monkeypatch.setattr("holdfast.ledger.settled.GROUP_ROWS", 10)
+    there = [first << 64 | second for first in (0, 1, 1 << 63) for second in (0, 5, 7, 1 << 63)]
+    path = tmp_path / "s.parquet"
+    layout = write_settled(
+        path, [table_of([encode_entry(replace(entry(n), change=0)) for n in there])]
+    )
+    table = SettledTable()
+    table.show(1, {path.name: layout}, tmp_path)
+    asked = [*there, *(number + 1 for number in there), 2 << 64 | 5]
+    found = table.find([entry(number).outcome.slot.hash for number in asked])
+    assert {int.from_bytes(hash_, "big") for hash_ in found} == set(there)
+    assert all(hash_ == one.outcome.slot.hash for hash_, one in found.items())
+    table.close()
 
 
 def open_at(path: Path) -> FileLedger:

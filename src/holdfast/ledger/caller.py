@@ -15,6 +15,7 @@ and not settled, and as many rows bought that nobody has taken yet.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from holdfast._base.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, InvariantViolated
 from holdfast.ledger.asking import Answered, Asker, Pending
 from holdfast.ledger.contract import Ledger, Limit, View
-from holdfast.ledger.desk import Desk
+from holdfast.ledger.desk import Desk, Entered
 from holdfast.ledger.rate import RateGate
 from holdfast.ledger.rules import Move, next_move
 from holdfast.ledger.runners import Hold, LoopRunner, ReadyQueue, Runner, ThreadRunner
@@ -36,9 +37,17 @@ Longer: the next call waits for room."""
 IDLE_WAIT_S = 0.02
 """How often a driver with nothing to do looks at time-outs and lets others see its outcomes."""
 
-LOOKUP_FIRST, LOOKUP_MOST = 64, 4096
-"""Rows looked up at once. Few at first, so that the first call starts soon; then many, because
-one row group of settled answers serves all of them."""
+LOOKUP_FIRST, LOOKUP_BUYING, LOOKUP_MOST = 64, 256, 4096
+"""Rows read and looked up at once. Few at first, so that the first call starts soon. Few as long as
+they have to be bought: the threads that buy stand still meanwhile. Many where answers are recorded,
+because one row group of settled answers serves all of them."""
+
+RECORDED_SHARE = 8
+"""One in so many rows recorded is enough to look up many at once."""
+
+SWITCH_S = 0.0005
+"""How long Python lets a thread compute while others wait. Its own 5 ms are more than a quick call
+takes, and four threads here wait for each other. Shorter: computing threads lose time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,8 @@ class Caller:
         self._closing = False
         self._fatal: HoldfastError | None = None
         self._window = Window(limits.max_in_flight, limits.intent_ahead, since_ms)
-        self._entered: list[tuple[Pending, View, Pending | None]] = []
+        self._entered: list[Entered] = []
+        self._lookup_rows = LOOKUP_FIRST
 
     # The task's own thread
 
@@ -99,8 +109,8 @@ class Caller:
                 all rows before it were.
         """
         try:
-            for part in _parts(chunks):
-                view = self._ledger.lookup([pending.slot.hash for pending in part])
+            for part in self._parts(chunks):
+                view = self._look_up(part)
                 for pending in part:
                     self._enter(pending, view)
                     while self._window.is_full():
@@ -111,6 +121,21 @@ class Caller:
                 yield self._slice()
         finally:
             self.close()
+
+    def _parts(self, chunks: Iterable[Sequence[Pending]]) -> Iterator[Sequence[Pending]]:
+        for chunk in chunks:
+            start = 0
+            while start < len(chunk):
+                part = chunk[start : start + self._lookup_rows]
+                yield part
+                start += len(part)
+
+    def _look_up(self, part: Sequence[Pending]) -> View:
+        view = self._ledger.lookup([pending.slot.hash for pending in part])
+        many = len(view.outcomes) * RECORDED_SHARE >= len(part)
+        most = LOOKUP_MOST if many else LOOKUP_BUYING
+        self._lookup_rows = min(most, 2 * self._lookup_rows)
+        return view
 
     def _enter(self, pending: Pending, view: View) -> None:
         known = view.outcomes.get(pending.slot.hash)
@@ -141,8 +166,7 @@ class Caller:
         if self._entered:
             with self._for_driver:
                 self._start()
-                for pending, view, merged in self._entered:
-                    self._desk.enter(pending, view, behind=merged)
+                self._desk.enter(self._entered)
                 self._for_driver.notify()
             self._entered.clear()
 
@@ -170,6 +194,8 @@ class Caller:
     def _start(self) -> None:
         if self._driver is not None:
             return
+        # For all of the process, and for good: it is one that Spark made to run tasks.
+        sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
         self._runner = self._new_runner()
         self._settler = threading.Thread(
             target=self._guarded, args=(self._settle_all,), name="holdfast-settler", daemon=True
@@ -245,10 +271,11 @@ class Caller:
             if works:
                 self._ready.put(works)
                 runner.kick()
-            self._desk.look_again(self._clock.monotonic_s())
+            now_s = self._clock.monotonic_s()
+            self._desk.look_again(now_s)
             runner.expire()
             self._tell_task()
-            if self._desk.idle():
+            if self._desk.must_show(now_s):
                 self._desk.shown()
                 self._ledger.flush()
         self._wind_up(runner)
@@ -323,13 +350,3 @@ class Caller:
         with self._for_task:
             if self._task_waits and (self._fatal is not None or self._is_takeable()):
                 self._for_task.notify()
-
-
-def _parts(chunks: Iterable[Sequence[Pending]]) -> Iterator[Sequence[Pending]]:
-    size = LOOKUP_FIRST
-    for chunk in chunks:
-        start = 0
-        while start < len(chunk):
-            yield chunk[start : start + size]
-            start += size
-            size = min(LOOKUP_MOST, 2 * size)

@@ -33,6 +33,11 @@ PAGE_BYTES = 1024
 """Slots are hashes, so each claim and each record of one dirties a page of its own. Larger: more
 bytes go through the log for a row of about a hundred. Smaller: long texts need chains of pages."""
 
+CHECKPOINT_PAGES = 4000
+"""SQLite's log is written back when it has so many pages: 4 MB, as by default with larger pages.
+Fewer: the same pages are written back and synced again and again, in a claim's commit. More: a
+longer log to read when the ledger is opened."""
+
 BUSY_WAIT_S = 60.0
 """How long a transaction waits for another process's. They take milliseconds; a longer wait means
 that the other one hangs."""
@@ -111,6 +116,7 @@ class Database:
             self._connection.pragma("page_size", PAGE_BYTES)  # counts for a new file only
             self._connection.pragma("journal_mode", "wal")
             self._connection.pragma("synchronous", "full")
+            self._connection.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
             self._connection.pragma("trusted_schema", "on")  # row_crc is called in statements
             self._connection.create_scalar_function("row_crc", row_crc, deterministic=True)
         if create:

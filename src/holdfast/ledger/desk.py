@@ -6,9 +6,10 @@ is durable. It decides by `rules`, and asks the ledger.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.errors import BudgetSpent, CallInputChanged
@@ -29,6 +30,14 @@ from holdfast.ledger.rules import Move, next_move
 _POLL_FIRST_S, _POLL_MOST_S = 0.002, 0.1
 """How often a slot of another owner is looked at: soon at first, then less. Shorter: idle waiting
 costs a core. Longer: the last answer of another task comes late."""
+
+_SHOW_WAIT_S = 0.01
+"""How long outcomes wait for a claim on whose way others get to see them. Shorter: transactions of
+their own, which with quick calls are in the way of the next claim. Longer: other askers wait."""
+
+
+Entered = tuple[Pending, View, Pending | None]
+"""A slot asked for, what was known of it, and who asked before it with other inputs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,22 +63,28 @@ class Desk:
         self._poll_s = _POLL_FIRST_S
         self._alone_open = False
         self._unseen = 0
+        self._show_at_s = math.inf
         self.open = 0
 
-    def enter(self, pending: Pending, view: View, behind: Pending | None) -> None:
-        """Take in a slot that the task asks for. `behind`: the same key with other inputs."""
+    def enter(self, entered: Iterable[Entered]) -> None:
+        """Take in slots that the task asks for."""
         with self._guard:
-            if behind is not None:
-                known: Outcome | OpenSlot | None = OpenSlot(0, 1, behind.slot.inputs)
-            else:
-                known = view.outcomes.get(pending.slot.hash) or view.open.get(pending.slot.hash)
-            self._place(pending, known, view.generation)
+            for pending, view, behind in entered:
+                hash_ = pending.slot.hash
+                known: Outcome | OpenSlot | None
+                if behind is not None:
+                    known = OpenSlot(0, 1, behind.slot.inputs)
+                else:
+                    known = view.outcomes.get(hash_) or view.open.get(hash_)
+                self._place(pending, known, view.generation)
 
     def _place(self, pending: Pending, known: Outcome | OpenSlot | None, generation: int) -> None:
         move = next_move(pending.slot, known, self._asker.policy)
         after = known if isinstance(known, OpenSlot) else None
         if move is Move.REUSE and isinstance(known, Outcome):
             pending.outcome = known
+        elif move is Move.RAISE and isinstance(known, Outcome):
+            pending.error = self._asker.failed_before(known)
         elif move is Move.WAIT:
             self._others.append(pending)
         elif move is Move.OTHER_SLOT:
@@ -88,10 +103,9 @@ class Desk:
         return self.open + len(self._wishes) + len(self._alone) + len(self._others)
 
     def due_s(self, now_s: float, most_s: float) -> float:
-        """Return how long the driver may sleep before it must look at others' slots."""
-        if not self._others:
-            return most_s
-        return min(most_s, max(0.0, self._look_at_s - now_s))
+        """Return how long the driver may sleep before it must look or show."""
+        due_at_s = min(self._show_at_s, self._look_at_s if self._others else math.inf)
+        return min(most_s, max(0.0, due_at_s - now_s))
 
     def can_claim(self) -> bool:
         """Tell whether a claim is wanted and there is room for it."""
@@ -113,8 +127,9 @@ class Desk:
             self._see_again(stale.pending)
         wishes = [wish for wish in wishes if wish.generation == generation]
         claims = [Claim(w.pending.slot, w.after, w.move is not Move.PARK) for w in wishes]
+        # Before the claim: what is settled while it is made does not travel with it.
+        self.shown()
         grant = self._ledger.claim(claims, generation=generation, limit=self._budget)
-        self._unseen = 0
         over = set(grant.over_budget)
         granted: list[_Wish] = []
         for wish in wishes:
@@ -205,13 +220,16 @@ class Desk:
             self._poll_s = _POLL_FIRST_S if moved else min(_POLL_MOST_S, 2 * self._poll_s)
             self._look_at_s = now_s + self._poll_s
 
-    def idle(self) -> bool:
-        """Tell whether others should see outcomes now, not on the way of the next claim."""
-        return self._unseen > 0 and not self.can_claim()
+    def must_show(self, now_s: float) -> bool:
+        """Tell whether others should see outcomes now, for no claim came to take them along."""
+        if self._unseen == 0 or self.can_claim():
+            return False
+        self._show_at_s = min(self._show_at_s, now_s + _SHOW_WAIT_S)
+        return now_s >= self._show_at_s
 
     def shown(self) -> None:
         """Say that others see all outcomes that were settled until now."""
-        self._unseen = 0
+        self._unseen, self._show_at_s = 0, math.inf
 
     def forget(self) -> None:
         """Drop what was not claimed: the task wants no more."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from holdfast._base.clock import Clock
 from holdfast.ledger.asking import Again, Answered, Asker, Split, Work
@@ -32,7 +32,7 @@ class ReadyQueue:
     """Claimed work that nobody has begun, and how much is being done."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # its lock may be taken again by its holder
         self._works: deque[Work] = deque()
         self._closed = False
         self._workers = 0
@@ -71,6 +71,12 @@ class ReadyQueue:
         """Say that a work is finished."""
         with self._changed:
             self.in_flight -= 1
+
+    def end_and_take(self) -> Work | None:
+        """Finish a work and begin the next, without waiting for one."""
+        with self._changed:
+            self.in_flight -= 1
+            return self.take(wait=False)
 
     def close(self) -> list[Work]:
         """Wake all who wait. Returns what was not begun."""
@@ -224,6 +230,42 @@ class ThreadRunner:
         self._stopped.set()
 
 
+class _Deadlines:
+    """Cancels tasks of an event loop whose call takes too long.
+
+    Every call has the same time, so the first to begin is the first to expire, and one timer
+    serves all of them: a timer for each costs as much as the rest of a quick call.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+        self._loop, self._timeout_s = loop, timeout_s
+        self._running: dict[asyncio.Task[None], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, task: asyncio.Task[None]) -> None:
+        """Say that a call of this task begins."""
+        deadline_s = self._running[task] = self._loop.time() + self._timeout_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline_s, self._expire)
+
+    def end(self, task: asyncio.Task[None]) -> bool:
+        """Say that it ended. Returns whether it was cancelled for its slowness."""
+        if self._running.pop(task, None) is not None:
+            return False
+        task.uncancel()
+        return True
+
+    def _expire(self) -> None:
+        self._timer = None
+        now_s = self._loop.time()
+        for task, deadline_s in list(self._running.items()):
+            if deadline_s > now_s:
+                self._timer = self._loop.call_at(deadline_s, self._expire)
+                return
+            del self._running[task]
+            task.cancel()
+
+
 class LoopRunner:
     """Awaits an async function, up to `capacity` at once, on an event loop of its own."""
 
@@ -245,7 +287,9 @@ class LoopRunner:
         self._stopped = False
         self._waiting: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: list[Answered] = []
         self._loop = asyncio.new_event_loop()
+        self._deadlines = _Deadlines(self._loop, timeout_s)
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="holdfast-calls", daemon=True
         )
@@ -264,36 +308,58 @@ class LoopRunner:
 
     async def _work(self) -> None:
         try:
-            while (work := self._queue.take(wait=False)) is not None:
-                answers = await self._serve(work)
-                self._queue.end()
-                self._deliver(answers)
+            work = self._queue.take(wait=False)
+            while work is not None:
+                self._collect(await self._serve(work))
+                work = self._queue.end_and_take()
         except _RAISED as fatal:  # the edge of a task of the loop: the job must hear of it
             self._fail(fatal)
+
+    def _collect(self, answers: Sequence[Answered]) -> None:
+        """Let answers that come in one turn of the loop be delivered together."""
+        if not self._answers:
+            self._loop.call_soon(self._hand_over)
+        self._answers.extend(answers)
+
+    def _hand_over(self) -> None:
+        answers, self._answers = self._answers, []
+        self._deliver(answers)
 
     async def _serve(self, work: Work) -> Sequence[Answered]:
         verdict: Verdict = Again(0.0)
         while isinstance(verdict, Again):
-            if await self._pause(verdict.wait_s):
+            if not self._may_go(verdict) and await self._pause(verdict.wait_s):
                 return work.given_up()
             work.tries += not work.reconcile
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    value = await self._value(work)
-            except _RAISED as error:  # the user's function may raise anything, or exit
-                verdict = self._asker.failed(work, error)
-            else:
-                verdict = self._asker.answered(work, value)
+            verdict = await self._attempt(work)
         if isinstance(verdict, Split):
             self._queue.put(verdict.works)
             self._spawn(self._queue.hire(self._capacity))
             return ()
         return verdict
 
+    async def _attempt(self, work: Work) -> Verdict:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._deadlines.begin(task)
+        try:
+            value = await self._value(work)
+        except _RAISED as error:  # the user's function may raise anything, or exit
+            if self._deadlines.end(task) and isinstance(error, asyncio.CancelledError):
+                late = TimeoutError(f"no answer within {self._timeout_s} s")
+                return self._asker.failed(work, late)
+            return self._asker.failed(work, error)
+        self._deadlines.end(task)
+        return self._asker.answered(work, value)
+
     async def _value(self, work: Work) -> Any:
         if work.reconcile:
             return await asyncio.to_thread(self._asker.call, work)
         return await self._asker.call(work)
+
+    def _may_go(self, again: Again) -> bool:
+        """Tell whether there is nothing to wait for or to ask."""
+        at_once = again.wait_s <= 0 and self._gate is None
+        return at_once and not self._stopped and self._hold.is_sure()
 
     async def _pause(self, wait_s: float) -> bool:
         """Wait for backoff and rate, and be sure of the slot. Returns whether to give up."""

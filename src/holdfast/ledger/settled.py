@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import bisect
 import os
+import sys
 import zlib
+from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -39,6 +41,11 @@ more is decoded, and held in memory, for one answer."""
 HASH_CACHE_BYTES = 64 << 20
 """Four million slots' hashes. Smaller: hash columns of a large ledger are decoded again and again.
 Larger: every worker process holds that much."""
+
+_HALF = HASH_BYTES // 2
+_Halves = tuple["array[int]", "array[int]"]
+"""The hashes of a row group as two columns of numbers, the first of them sorted: they are searched
+without an object for each, and every new slot is searched in every settled file."""
 
 
 def entry_of(row: Mapping[str, Any]) -> Entry:
@@ -178,13 +185,24 @@ class SettledFile:
             self._file = -1
 
 
+def _halves_of(hashes: bytes) -> _Halves:
+    numbers_ = array("Q", hashes)
+    if sys.byteorder == "little":
+        numbers_.byteswap()
+    return numbers_[::2], numbers_[1::2]
+
+
+def _size_of(halves: _Halves) -> int:
+    return sum(len(half) * half.itemsize for half in halves)
+
+
 class SettledTable:
     """All settled files of one generation, newest first."""
 
     def __init__(self) -> None:
         self.generation = -1
         self._files: dict[str, SettledFile] = {}
-        self._cache: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, int], _Halves] = OrderedDict()
         self._cached_bytes = 0
 
     def show(self, generation: int, layouts: Mapping[str, Layout], directory: Path) -> None:
@@ -224,26 +242,25 @@ class SettledTable:
         group = file.group_of(hash_)
         if group is None:
             return None
-        column = self._hashes(name, file, group)
-        count = len(column) // HASH_BYTES
+        firsts, seconds = self._hashes(name, file, group)
+        first = int.from_bytes(hash_[:_HALF], "big")
+        row = bisect.bisect_left(firsts, first)
+        while row < len(firsts) and firsts[row] == first:
+            if seconds[row] == int.from_bytes(hash_[_HALF:], "big"):
+                return group, row
+            row += 1
+        return None
 
-        def at(row: int) -> bytes:
-            return column[row * HASH_BYTES : (row + 1) * HASH_BYTES]
-
-        row = bisect.bisect_left(range(count), hash_, key=at)
-        return (group, row) if row < count and at(row) == hash_ else None
-
-    def _hashes(self, name: str, file: SettledFile, group: int) -> bytes:
-        column = self._cache.get((name, group))
-        if column is None:
-            column = file.hashes(group)
-            self._cache[name, group] = column
-            self._cached_bytes += len(column)
+    def _hashes(self, name: str, file: SettledFile, group: int) -> _Halves:
+        halves = self._cache.get((name, group))
+        if halves is None:
+            halves = self._cache[name, group] = _halves_of(file.hashes(group))
+            self._cached_bytes += _size_of(halves)
             while self._cached_bytes > HASH_CACHE_BYTES:
-                self._cached_bytes -= len(self._cache.popitem(last=False)[1])
+                self._cached_bytes -= _size_of(self._cache.popitem(last=False)[1])
         else:
             self._cache.move_to_end((name, group))
-        return column
+        return halves
 
     def close(self) -> None:
         """Close all files."""

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from holdfast.ledger.contract import Ledger, Outcome, Slot, SlotHash, Status, View, slot_hash
 from holdfast.ledger.opening import open_ledger
 from holdfast.ledger.rules import Move, Policy, next_move
-from holdfast.spark.paid_task import Identity, as_text, slots_of
+from holdfast.spark.paid_task import Identity, as_text, check_keys, slots_of
 from holdfast.spark.trouble import working
 
 _CALLS = frozenset({Move.CLAIM, Move.CLAIM_ALONE, Move.RECONCILE})
@@ -99,6 +99,7 @@ def count_slots(frame: DataFrame, probe: Probe) -> tuple[int, Counter[str]]:
     def to_slots(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             with as_text():
+                check_keys(probe.identity, batch)
                 slots = [slot for slot, _ in slots_of(probe.identity, batch)]
             columns = [[s.hash for s in slots], [s.key for s in slots], [s.inputs for s in slots]]
             kinds = [pa.binary(), pa.string(), pa.binary()]
@@ -188,7 +189,7 @@ def told(step: str, rows: int, moves: Counter[str], each_usd: float | None) -> D
         step,
         rows,
         sum(count for move, count in moves.items() if move),
-        moves[Move.REUSE.value],
+        moves[Move.REUSE.value] + moves[Move.RAISE.value],
         to_buy,
         moves[Move.INPUT_CHANGED.value],
         money,

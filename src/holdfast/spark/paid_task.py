@@ -11,11 +11,11 @@ import inspect
 import json
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, overload
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -160,11 +160,11 @@ class _Task:
             clock=clock,
         )
 
-    def _read(self, batch: pa.RecordBatch) -> list[Pending]:
+    def _read(self, batch: pa.RecordBatch) -> Sequence[Pending]:
         """Take in a batch of the input. Every key is checked before anything is claimed."""
+        check_keys(self._step.identity, batch)
         self._waiting.append(batch)
-        found = slots_of(self._step.identity, batch)
-        return [Pending(slot, self._row(*values)) for slot, values in found]
+        return _Rows(self._step.identity, batch, self._row)
 
     def _join(self, taken: list[Answer]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the answers belong to, piece by piece of the input's batches."""
@@ -193,12 +193,45 @@ class _Task:
         return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def slots_of(identity: Identity, batch: pa.RecordBatch) -> list[tuple[Slot, list[Any]]]:
-    """Return the slot of each row of a batch, with the values of its inputs.
+class _Rows(Sequence[Pending]):
+    """The rows of a batch, made when they are asked for.
+
+    Making all ten thousand of them at once would let the calls on their way wait for it.
+    """
+
+    def __init__(self, identity: Identity, batch: pa.RecordBatch, row: Row) -> None:
+        self._identity, self._batch, self._row = identity, batch, row
+
+    def __len__(self) -> int:
+        """Return how many rows the batch has."""
+        return int(self._batch.num_rows)
+
+    @overload
+    def __getitem__(self, wanted: int) -> Pending: ...
+    @overload
+    def __getitem__(self, wanted: slice) -> list[Pending]: ...
+    def __getitem__(self, wanted: int | slice) -> Pending | list[Pending]:
+        """Make some rows. They are made anew each time."""
+        if isinstance(wanted, int):
+            return self[wanted : wanted + 1][0]
+        start, stop, _ = wanted.indices(len(self))
+        found = slots_of(self._identity, self._batch.slice(start, stop - start))
+        return [Pending(slot, self._row(*values)) for slot, values in found]
+
+
+def check_keys(identity: Identity, batch: pa.RecordBatch) -> None:
+    """Refuse a batch with a key that is null, before a call is made for any of its rows.
 
     Raises:
-        KeyInvalid: a key is null.
+        KeyInvalid: there is one.
     """
+    for name in identity.key:
+        if batch.column(name).null_count:
+            raise KeyInvalid(step=identity.step_name, column=name, what="null in a row")
+
+
+def slots_of(identity: Identity, batch: pa.RecordBatch) -> list[tuple[Slot, list[Any]]]:
+    """Return the slot of each row of a batch whose keys are checked, with its inputs' values."""
     found: list[tuple[Slot, list[Any]]] = []
     columns = list(dict.fromkeys([*identity.key, *identity.inputs]))
     for cells in batch.select(columns).to_pylist():
@@ -211,9 +244,6 @@ def slots_of(identity: Identity, batch: pa.RecordBatch) -> list[tuple[Slot, list
 
 def _key(identity: Identity, cells: dict[str, Any]) -> str:
     values = [cells[name] for name in identity.key]
-    for name, value in zip(identity.key, values, strict=True):
-        if value is None:
-            raise KeyInvalid(step=identity.step_name, column=name, what="null in a row")
     if len(values) == 1:
         return values[0] if isinstance(values[0], str) else _canonical(values[0]).decode()
     return _canonical(values).decode()
