@@ -17,13 +17,13 @@ from holdfast.cli.main import main
 from holdfast.errors import StepChanged, UsageInvalid
 from holdfast.ledger import file_ledger
 from holdfast.ledger.books import Books, Choice, SlotState, ranges_of
-from holdfast.ledger.contract import Ledger, Limit, Outcome, Reused, Slot, Status, Step
+from holdfast.ledger.contract import Ledger, Limit, Reused, Slot, Status
 from holdfast.ledger.file_ledger import FileLedger
 from holdfast.ledger.finding import find_step
 from holdfast.ledger.opening import open_books, open_ledger
 from holdfast.ledger.postgres import slots as shared_slots
 from holdfast.ledger.postgres.ledger import PostgresLedger
-from holdfast.testing.ledgers import bought, claim, make_slot, make_step
+from holdfast.testing.ledgers import bought, claim, make_slot, make_step, settle_as
 
 PARKED = frozenset({SlotState.PARKED})
 FAILED = frozenset({SlotState.FAILED})
@@ -52,29 +52,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(server.new_url())
 
 
-def settle(ledger: Ledger, step: Step, statuses: dict[str, Status]) -> dict[str, Slot]:
-    slots = {key: make_slot(step, key) for key in statuses}
-    claim(ledger, list(slots.values()), MONEY)
-    ledger.settle([outcome(slots[key], status) for key, status in statuses.items()])
-    return slots
-
-
-def outcome(slot: Slot, status: Status) -> Outcome:
-    if status is Status.BOUGHT:
-        return bought(slot, b'["yes"]', cost_micros=7)
-    return Outcome(slot, status, reason="why", recorded_ms=5, dead_letter=status is Status.FAILED)
-
-
 def mixed(place: Place) -> dict[str, Slot]:
     """A ledger of two jobs that ended: compacted outcomes, others, a slot in doubt, none open."""
     ledger = place.open()
     step = make_step(ledger)
-    slots = settle(ledger, step, {"a": Status.BOUGHT, "p": Status.PARKED, "f": Status.FAILED})
+    slots = settle_as(
+        ledger, step, {"a": Status.BOUGHT, "p": Status.PARKED, "f": Status.FAILED}, MONEY
+    )
     ledger.close()
     ledger = place.open()
     if isinstance(ledger, FileLedger):
         ledger.compact()
-    slots |= settle(ledger, step, {"b": Status.BOUGHT, "q": Status.PARKED})
+    slots |= settle_as(ledger, step, {"b": Status.BOUGHT, "q": Status.PARKED}, MONEY)
     slots["lost"] = make_slot(step, "lost")
     claim(ledger, [slots["lost"]], MONEY)
     ledger.close()
@@ -121,7 +110,7 @@ def test_parts_hold_each_slot_once(place: Place) -> None:
 def test_steps_are_apart(place: Place) -> None:
     ledger = place.open()
     for name in ("one", "two"):
-        settle(ledger, make_step(ledger, name), {"k": Status.PARKED})
+        settle_as(ledger, make_step(ledger, name), {"k": Status.PARKED}, MONEY)
     ledger.close()
     books = open_books(place.url)
     assert [(view.step, view.key) for view in books.slots(Choice(step="two"))] == [("two", "k")]
@@ -135,7 +124,7 @@ def test_steps_are_apart(place: Place) -> None:
 def test_a_dead_owner_is_read_out_before_anything_is_said(place: Place) -> None:
     ledger = place.open()
     step = make_step(ledger)
-    settle(ledger, step, {"a": Status.BOUGHT})
+    settle_as(ledger, step, {"a": Status.BOUGHT}, MONEY)
     claim(ledger, [make_slot(step, "lost")])
     ledger.abandon()
     books = open_books(place.url)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast._base import frames
-from holdfast.errors import CallFailed
+from holdfast.errors import CallFailed, FailureRecorded
 from holdfast.ledger import compact, file_ledger
 from holdfast.ledger.asking import Asker, Pending
 from holdfast.ledger.caller import Caller, Limits
@@ -80,7 +80,7 @@ def run(state: Path, keys: list[str], on_error: OnError) -> None:
                 assert text == ("-" if key == "bad" else answer_of(key)), f"wrong: {key} {text}"
                 append_line(state / "seen.log", key)
                 position += 1
-    except CallFailed as error:
+    except (CallFailed, FailureRecorded) as error:
         if (error.key, on_error) != ("bad", "raise"):
             raise
     ledger.close()

@@ -17,7 +17,7 @@ import psycopg
 from tests.crash.ledger_work import AHEAD, IN_FLIGHT, LARGE, answer_of, append_line, lines
 from tests.postgres_server import PostgresServer
 
-from holdfast.errors import CallFailed, Fenced
+from holdfast.errors import CallFailed, FailureRecorded, Fenced
 from holdfast.ledger.asking import Asker, Pending
 from holdfast.ledger.caller import Caller, Limits
 from holdfast.ledger.contract import Claim, Limit, Slot, Status, inputs_hash, slot_hash
@@ -84,7 +84,7 @@ def run(state: Path, keys: list[str], on_error: OnError) -> None:
                 assert text == ("-" if key == "bad" else answer_of(key)), f"wrong: {key} {text}"
                 append_line(state / "seen.log", key)
                 position += 1
-    except CallFailed as error:
+    except (CallFailed, FailureRecorded) as error:
         if (error.key, on_error) != ("bad", "raise"):
             raise
     ledger.close()

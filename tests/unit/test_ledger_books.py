@@ -8,11 +8,13 @@ import pytest
 
 from holdfast.errors import LedgerInUse
 from holdfast.ledger import compact
-from holdfast.ledger.books import Books, Choice, HashRange, SlotState, ranges_of
-from holdfast.ledger.contract import Outcome, Reused, Slot, Status, Step
+from holdfast.ledger.books import WHOLE, Books, Choice, HashRange, SlotState, ranges_of
+from holdfast.ledger.contract import Reused, Slot, Status
+from holdfast.ledger.file_books import FileBooks
 from holdfast.ledger.file_ledger import FileLedger
 from holdfast.ledger.opening import open_books
-from holdfast.testing.ledgers import bought, claim, make_slot, make_step
+from holdfast.ledger.slots import SlotRow
+from holdfast.testing.ledgers import bought, claim, make_slot, make_step, settle_as
 
 PARKED = frozenset({SlotState.PARKED})
 
@@ -21,28 +23,15 @@ def url_of(tmp_path: Path) -> str:
     return f"file://{tmp_path}/ledger"
 
 
-def settle(ledger: FileLedger, step: Step, statuses: dict[str, Status]) -> dict[str, Slot]:
-    slots = {key: make_slot(step, key) for key in statuses}
-    claim(ledger, list(slots.values()))
-    ledger.settle([outcome(slots[key], status) for key, status in statuses.items()])
-    return slots
-
-
-def outcome(slot: Slot, status: Status) -> Outcome:
-    if status is Status.BOUGHT:
-        return bought(slot, b'["yes"]', cost_micros=7)
-    return Outcome(slot, status, reason="why", recorded_ms=5, dead_letter=status is Status.FAILED)
-
-
 def mixed(tmp_path: Path) -> dict[str, Slot]:
     """A ledger with settled files, one sealed segment, a slot in doubt and none open."""
     ledger = FileLedger(url_of(tmp_path))
     step = make_step(ledger)
-    slots = settle(ledger, step, {"a": Status.BOUGHT, "p": Status.PARKED, "f": Status.FAILED})
+    slots = settle_as(ledger, step, {"a": Status.BOUGHT, "p": Status.PARKED, "f": Status.FAILED})
     ledger.close()
     ledger = FileLedger(url_of(tmp_path))
     ledger.compact()
-    slots |= settle(ledger, step, {"b": Status.BOUGHT, "q": Status.PARKED})
+    slots |= settle_as(ledger, step, {"b": Status.BOUGHT, "q": Status.PARKED})
     slots["lost"] = make_slot(step, "lost")
     claim(ledger, [slots["lost"]])
     ledger.close()
@@ -53,6 +42,29 @@ def states(books: Books, choice: Choice | None = None) -> dict[str, str]:
     found = [(view.key, view.state.value) for view in books.slots(choice or Choice())]
     assert len(found) == len(dict(found)), "a slot was listed twice"
     return dict(found)
+
+
+def test_a_slot_that_is_settled_while_slots_are_listed_is_listed_once(tmp_path: Path) -> None:
+    """The owner settles it between two looks, and another step comes."""
+    mixed(tmp_path)
+    owner = FileLedger(url_of(tmp_path))
+    slot = make_slot(make_step(owner), "now")
+    claim(owner, [slot])
+
+    class Slow(FileBooks):
+        """Is overtaken by the owner whenever it has looked."""
+
+        def unsettled(self, choice: Choice, within: HashRange = WHOLE) -> list[SlotRow]:
+            found = super().unsettled(choice, within)
+            owner.settle([bought(slot)])
+            owner.flush()
+            settle_as(owner, make_step(owner, "later"), {"x": Status.BOUGHT})
+            return found
+
+    books = Slow(url_of(tmp_path))
+    assert states(books)["now"] == "open"
+    books.close()
+    owner.close()
 
 
 def test_a_claim_made_on_the_old_files_is_not_granted(tmp_path: Path) -> None:
@@ -73,7 +85,7 @@ def test_a_claim_made_on_the_old_files_is_not_granted(tmp_path: Path) -> None:
 
 def test_outcomes_of_the_living_are_refused(tmp_path: Path) -> None:
     ledger = FileLedger(url_of(tmp_path))
-    settle(ledger, make_step(ledger), {"p": Status.PARKED, "a": Status.BOUGHT})
+    settle_as(ledger, make_step(ledger), {"p": Status.PARKED, "a": Status.BOUGHT})
     ledger.flush()
     books = open_books(url_of(tmp_path))
     with pytest.raises(LedgerInUse) as caught:

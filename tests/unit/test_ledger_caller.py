@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from holdfast.errors import (
     BudgetSpent,
     CallFailed,
     CallInputChanged,
+    FailureRecorded,
     InvariantViolated,
     ProviderBusy,
     StorageFailed,
 )
 from holdfast.ledger import rules
-from holdfast.ledger.asking import Asker, Pending, Work
+from holdfast.ledger.asking import Answered, Asker, Pending, Work
 from holdfast.ledger.caller import Caller, Limits
-from holdfast.ledger.contract import Limit, Slot, Status, inputs_hash, slot_hash
+from holdfast.ledger.contract import MICROS, Limit, Slot, Status, inputs_hash, slot_hash
+from holdfast.ledger.desk import Desk
 from holdfast.ledger.file_ledger import FileLedger
 from holdfast.ledger.rate import RateGate
 from holdfast.ledger.rules import Policy
@@ -32,7 +35,7 @@ from holdfast.ledger.runners import Hold, LoopRunner, ReadyQueue
 from holdfast.ledger.segment import read_segment
 from holdfast.ledger.window import Answer
 from holdfast.testing.clock import VirtualClock
-from holdfast.testing.ledgers import claim, make_step
+from holdfast.testing.ledgers import bought, claim, make_step
 
 
 class Books:
@@ -270,6 +273,60 @@ def test_a_time_out_is_an_unknown_outcome(ledger: FileLedger, is_async: bool) ->
     assert got == ["parked:-"]
 
 
+def test_an_answer_given_in_spite_of_a_time_out_is_kept(ledger: FileLedger) -> None:
+    """It was paid. And the time-out of one call must not end another of the same worker."""
+
+    async def stubborn(key: str) -> str:
+        try:
+            await asyncio.sleep(5 if key == "a" else 0)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+        return key
+
+    limits = Limits(max_in_flight=1, intent_ahead=1, timeout_s=0.03)
+    policy = Policy(unknown="park")
+    got = run(ledger, stubborn, "abc", is_async=True, policy=policy, limits=limits)
+    assert got == ["bought:a", "bought:b", "bought:c"]
+
+
+def test_time_outs_of_calls_that_began_at_different_moments(ledger: FileLedger) -> None:
+    """One timer serves all calls: it must go on for those that began later."""
+
+    async def never(key: str) -> str:
+        await asyncio.sleep(0.02 if key == "b" else 5)
+        return key
+
+    limits = Limits(max_in_flight=2, intent_ahead=2, timeout_s=0.05)
+    policy = Policy(unknown="park")
+    got = run(ledger, never, "abcd", is_async=True, policy=policy, limits=limits)
+    assert got == ["parked:-", "bought:b", "parked:-", "parked:-"]
+
+
+def test_what_is_settled_during_a_claim_is_shown_without_another(ledger: FileLedger) -> None:
+    """Others may wait for it, and the task for them: no further claim need come."""
+    rows = [pending(ledger, key) for key in "ab"]
+    asker = Asker(Books(), str.encode, "step", ledger.id, Policy())
+    desk = Desk(ledger, asker, Limit(), 2)
+
+    class During(FileLedger):
+        """Settles the first row while the second is being claimed."""
+
+        def claim(self, claims: Any, **options: Any) -> Any:
+            grant = super().claim(claims, **options)
+            if claims[0].slot.key == "b":
+                desk.settled([Answered(rows[0], bought(rows[0].slot))])
+            return grant
+
+    desk._ledger = During(f"file://{ledger.path}")
+    for row in rows:
+        desk.enter([(row, ledger.lookup([row.slot.hash]), None)])
+        desk.claim()
+    assert not desk.must_show(100.0)
+    assert 0 < desk.due_s(100.0, 1.0) < 0.1
+    assert desk.must_show(100.1)
+    desk._ledger.close()
+
+
 def test_leaving_after_a_time_out_leaves_it_in_doubt(
     ledger: FileLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,8 +414,44 @@ def test_batches_fall_apart_when_they_fail(ledger: FileLedger) -> None:
 
 
 def test_a_batch_of_the_wrong_size_is_a_failure(ledger: FileLedger) -> None:
-    with pytest.raises(CallFailed):
+    with pytest.raises(FailureRecorded):
         run(ledger, lambda keys: ["x"] * 9, "ab", batch=2)
+
+
+@pytest.mark.parametrize("cost", [None, 0.25])
+def test_an_answer_that_cannot_be_kept_is_not_bought_twice(
+    ledger: FileLedger, cost: float | None
+) -> None:
+    """It was paid. With error="raise" the job ends, and so does the next one, without a call."""
+    books = Books()
+    price = None if cost is None else lambda value: cost
+
+    def unreadable(value: str) -> bytes:
+        if value == "B":
+            raise TypeError("'B' is no int")
+        return value.encode()
+
+    def buy(policy: Policy) -> list[str]:
+        one = caller(ledger, books, policy=policy, cost=price)
+        one._asker = one._desk._asker = replace(one._asker, encode=unreadable)
+        asked = [pending(ledger, key) for key in "abc"]
+        return [said(answer) for taken in one.answers([asked]) for answer in taken]
+
+    for _ in range(2):
+        with pytest.raises(FailureRecorded) as caught:
+            buy(Policy())
+        assert (caught.value.key, caught.value.error) == ("b", "TypeError: 'B' is no int")
+    assert books.calls == Counter("abc")
+    assert buy(Policy(error="null")) == ["reused:A", "failed:-", "reused:C"]
+    totals = ledger.totals(make_step(ledger).id)
+    assert totals.settled[Status.FAILED] == 1
+    assert totals.spent_micros == round(3 * (cost or 0) * MICROS)
+
+
+def test_a_failure_recorded_under_another_policy_is_raised(ledger: FileLedger) -> None:
+    assert run(ledger, refuse_b, "b", policy=Policy(error="null")) == ["failed:-"]
+    with pytest.raises(FailureRecorded):
+        run(ledger, Books(), "b")
 
 
 def test_the_key_is_the_same_at_every_attempt(ledger: FileLedger) -> None:

@@ -36,7 +36,9 @@ def open_slot(owner: int | None, attempts: int = 1, inputs: bytes = SLOT.inputs)
         (None, Policy(), Move.CLAIM),
         (outcome(), Policy(), Move.REUSE),
         (outcome(status=Status.PARKED), Policy(), Move.REUSE),
-        (outcome(status=Status.FAILED), Policy(), Move.REUSE),
+        (outcome(status=Status.FAILED), Policy(error="null"), Move.REUSE),
+        (outcome(status=Status.FAILED), Policy(error="dead_letter"), Move.REUSE),
+        (outcome(status=Status.FAILED), Policy(), Move.RAISE),
         (outcome(OTHER), Policy(), Move.INPUT_CHANGED),
         (outcome(OTHER), Policy(input_change="keep"), Move.REUSE),
         (outcome(OTHER), Policy(input_change="new"), Move.OTHER_SLOT),
@@ -133,9 +135,13 @@ def test_backoff_grows_is_bounded_and_honours_the_provider() -> None:
 
 
 def test_fingerprint() -> None:
-    assert fingerprint_decision("s", {"a": "1"}, {"a": "1"}, "refuse") == "same"
-    assert fingerprint_decision("s", {"a": "1"}, {"a": "2"}, "keep") == "keep"
-    assert fingerprint_decision("s", {"a": "1"}, {"a": "2"}, "new") == "new"
+    assert fingerprint_decision("s", {"a": "1"}, {"a": "1"}, "refuse", asked=True) == "same"
+    assert fingerprint_decision("s", {"a": "1"}, {"a": "2"}, "keep", asked=True) == "keep"
+    assert fingerprint_decision("s", {"a": "1"}, {"a": "2"}, "new", asked=True) == "new"
+    assert fingerprint_decision("s", {"a": "1"}, {"a": "2"}, "refuse", asked=False) == "new"
+    assert fingerprint_decision("s", {"a": "1"}, {"a": "2"}, "keep", asked=False) == "keep"
     with pytest.raises(StepChanged) as caught:
-        fingerprint_decision("s", {"a": "1", "gone": "x"}, {"a": "2", "came": "y"}, "refuse")
+        fingerprint_decision(
+            "s", {"a": "1", "gone": "x"}, {"a": "2", "came": "y"}, "refuse", asked=True
+        )
     assert caught.value.fields == "a, came, gone"

@@ -43,6 +43,7 @@
     |   +-- ClusterNeedsSharedState  CLUSTER_NEEDS_SHARED_STATE
     |   +-- ProviderBusy             PROVIDER_BUSY
     |   +-- CallFailed               CALL_FAILED
+    |   +-- FailureRecorded          FAILURE_RECORDED
     |   +-- LedgerInUse              LEDGER_IN_USE
     |   +-- LedgerMismatch           LEDGER_MISMATCH
     |   +-- LedgerUnreachable        LEDGER_UNREACHABLE
@@ -132,6 +133,7 @@ from holdfast.errors.paid import (
     BudgetSpent,
     CallFailed,
     CallInputChanged,
+    FailureRecorded,
     KeyInvalid,
     LedgerInUse,
     LedgerMismatch,
@@ -180,6 +182,7 @@ __all__ = [
     "DocumentRefused",
     "EndConflict",
     "EnvironmentFailed",
+    "FailureRecorded",
     "Fenced",
     "FormatRefused",
     "HeaderWrong",

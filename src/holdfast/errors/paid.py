@@ -91,6 +91,25 @@ class CallFailed(EnvironmentFailed):
     attempts: int
 
 
+class FailureRecorded(EnvironmentFailed):
+    """A paid call is recorded as failed, and `OnTrouble(error="raise")` wants to hear of it.
+
+    Either its answer came, was paid, and is not what `returns` declares or has no price; or it
+    failed when `error` had another value. It is not asked again by itself: `holdfast calls retry`
+    lets the next run do so, after its cause was corrected.
+    """
+
+    code: ClassVar[str] = "FAILURE_RECORDED"
+    template: ClassVar[str] = (
+        "paid step {step}, key {key}: {error}. That is recorded, so that nobody pays for it again"
+        " unasked. Correct the cause (with OnTrouble(change='keep') if the function changes), say"
+        " `holdfast calls retry LEDGER --failed` and run again; or choose OnTrouble(error='null')."
+    )
+    step: str
+    key: str
+    error: str
+
+
 class LedgerInUse(EnvironmentFailed):
     """Outcomes that are to be taken out of a ledger are held by a process that still lives.
 

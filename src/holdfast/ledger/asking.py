@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.crashpoint import crashpoint
-from holdfast.errors import CallFailed, HoldfastError
+from holdfast.errors import CallFailed, FailureRecorded, HoldfastError
 from holdfast.ledger.contract import MICROS, Outcome, Slot, Status, idempotency_key
 from holdfast.ledger.rules import Policy, Trouble, backoff_s, text_of, trouble_of
 
@@ -122,17 +122,18 @@ class Asker:
         values = value if self.batch is not None and not work.reconcile else [value]
         if not isinstance(values, (list, tuple)) or len(values) != len(work.pendings):
             what = f"the batch function returned no list of {len(work.pendings)} answers"
-            return [self._failed(p, work, what) for p in work.pendings]
+            return [self._unusable(p, work, what) for p in work.pendings]
         return [self._read(p, work, v) for p, v in zip(work.pendings, values, strict=True)]
 
     def _read(self, pending: Pending, work: Work, value: Any) -> Answered:
         if isinstance(value, BaseException):
             return self._failed(pending, work, text_of(value))
+        micros = 0
         try:
-            answer = self.encode(value)
             micros = self._cost_of(value)
+            answer = self.encode(value)
         except Exception as error:  # the user's answer or cost function is wrong, in any way
-            return self._failed(pending, work, text_of(error))
+            return self._unusable(pending, work, text_of(error), micros)
         attempts = _attempts(pending, work)
         now = self.clock.wall_ms()
         outcome = Outcome(pending.slot, Status.BOUGHT, answer, "", attempts, micros, now)
@@ -177,15 +178,33 @@ class Asker:
             key = pending.slot.key
             failed = CallFailed(step=self.step, key=key, error=reason, attempts=attempts)
             return Answered(pending, error=failed)
-        outcome = Outcome(
+        return Answered(pending, self._failure(pending, work, reason))
+
+    def _unusable(self, pending: Pending, work: Work, reason: str, micros: int = 0) -> Answered:
+        """Settle an answer that came, and was paid, and cannot be kept.
+
+        It is recorded as failed whatever the policy is: a call that no record shows would be
+        bought again by every retry of Spark's.
+        """
+        outcome = self._failure(pending, work, reason, micros)
+        if self.policy.error == "raise":
+            return Answered(pending, outcome, self.failed_before(outcome))
+        return Answered(pending, outcome)
+
+    def _failure(self, pending: Pending, work: Work, reason: str, micros: int = 0) -> Outcome:
+        return Outcome(
             pending.slot,
             Status.FAILED,
             reason=reason,
-            attempts=attempts,
+            attempts=_attempts(pending, work),
+            cost_micros=micros,
             recorded_ms=self.clock.wall_ms(),
             dead_letter=self.policy.error == "dead_letter",
         )
-        return Answered(pending, outcome)
+
+    def failed_before(self, outcome: Outcome) -> FailureRecorded:
+        """Return the error for a row whose failure is recorded."""
+        return FailureRecorded(step=self.step, key=outcome.slot.key, error=outcome.reason)
 
 
 def _attempts(pending: Pending, work: Work) -> int:

@@ -99,7 +99,7 @@ def drop(books: FileBooks, choice: Choice) -> int:
 
 
 def _refuse_held(books: FileBooks, choice: Choice) -> None:
-    if held := sum(1 for _ in books.recorded(choice)):
+    if held := sum(1 for _ in books.recorded(books.unsettled(choice), choice)):
         with books.database.reading() as connection:
             pids = [str(pid) for (pid,) in connection.execute("SELECT pid FROM owner ORDER BY id")]
         raise LedgerInUse(path=str(books.path), count=held, pids=", ".join(pids))

@@ -93,12 +93,14 @@ class FileBooks:
 
     def slots(self, choice: Choice, within: HashRange = WHOLE) -> Iterator[SlotView]:
         """Yield the slots that are meant, each once."""
-        steps = self.chosen_steps(choice)
         with self._still():
-            for row in self.unsettled(choice, within):
+            # Read once: what is open now and recorded at a second look would come twice.
+            rows = self.unsettled(choice, within)
+            steps = self.chosen_steps(choice)
+            for row in rows:
                 if row.at is None:
                     yield open_view(row.slot, row.owner, row.attempts, *steps[row.slot.step])
-            for outcome in self.recorded(choice, within):
+            for outcome in self.recorded(rows, choice):
                 yield settled_view(outcome, *steps[outcome.slot.step])
             for outcome in self._settled(choice, within):
                 yield settled_view(outcome, *steps[outcome.slot.step])
@@ -129,10 +131,10 @@ class FileBooks:
             and (row.at is not None or choice.takes(open_state(row.owner)))
         ]
 
-    def recorded(self, choice: Choice, within: HashRange = WHOLE) -> Iterator[Outcome]:
-        """Yield outcomes that stand in segments, a segment at a time."""
+    def recorded(self, unsettled: Sequence[SlotRow], choice: Choice) -> Iterator[Outcome]:
+        """Yield those outcomes that stand in segments, a segment at a time."""
         by_segment: defaultdict[int, list[SlotRow]] = defaultdict(list)
-        for row in self.unsettled(choice, within):
+        for row in unsettled:
             if row.at is not None:
                 by_segment[row.at.segment].append(row)
         with self.database.reading() as connection:

@@ -12,8 +12,9 @@ from holdfast.ledger.places import ledger_path
 from holdfast.ledger.postgres.address import is_address
 from holdfast.ledger.rules import fingerprint_decision
 
-Registered = tuple[str, list[tuple[int, str, int, int]]]
-"""A ledger's id, and of each generation of a step, newest first: id, fingerprint, spent, bought."""
+Registered = tuple[str, list[tuple[int, str, int, int, bool]]]
+"""A ledger's id, and of each generation of a step, newest first: id, fingerprint, spent, bought,
+and whether it has any slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,14 @@ def find_step(
     if found is None:
         return None
     ledger_id, rows = found
-    for id_, recorded, spent, bought in rows:
+    for id_, recorded, spent, bought, asked in rows:
         mean = spent / bought / MICROS if bought and spent else None
         if fingerprint is None or json.loads(recorded) == dict(fingerprint):
             return FoundStep(id_, ledger_id, mean)
         if on_change != "new":
-            fingerprint_decision(name, json.loads(recorded), fingerprint, on_change)
-            return FoundStep(id_, ledger_id, mean)
+            known = json.loads(recorded)
+            decision = fingerprint_decision(name, known, fingerprint, on_change, asked=asked)
+            return None if decision == "new" else FoundStep(id_, ledger_id, mean)
     return None
 
 
@@ -64,10 +66,11 @@ def _registered(url: str, name: str) -> Registered | None:
         with database.reading() as connection:
             rows = rows_of(
                 connection,
-                "SELECT id, fingerprint, spent, bought FROM step WHERE name=?"
+                "SELECT id, fingerprint, spent, bought, bought + parked + failed > 0"
+                " OR EXISTS(SELECT 1 FROM slot WHERE slot.step = step.id) FROM step WHERE name=?"
                 " ORDER BY generation DESC",
                 (name,),
             )
-        return database.ledger_id, rows
+        return database.ledger_id, [(*row[:-1], bool(row[-1])) for row in rows]
     finally:
         database.close()

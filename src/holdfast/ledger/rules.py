@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from holdfast.errors import HoldfastError, ProviderBusy, StepChanged
-from holdfast.ledger.contract import OpenSlot, Outcome, Slot
+from holdfast.ledger.contract import OpenSlot, Outcome, Slot, Status
 
 OnUnknown = Literal["retry", "park", "reconcile"]
 OnError = Literal["raise", "null", "dead_letter"]
@@ -42,6 +42,7 @@ class Move(Enum):
     """What to do with a slot."""
 
     REUSE = "reuse"
+    RAISE = "raise"
     WAIT = "wait"
     CLAIM = "claim"
     CLAIM_ALONE = "claim alone"
@@ -71,7 +72,8 @@ def next_move(slot: Slot, known: Outcome | OpenSlot | None, policy: Policy) -> M
     if inputs != slot.inputs and policy.input_change == "new":
         return Move.OTHER_SLOT
     if isinstance(known, Outcome):
-        return Move.REUSE
+        failed = known.status is Status.FAILED and policy.error == "raise"
+        return Move.RAISE if failed else Move.REUSE
     if known.owner is not None:
         return Move.WAIT
     return _in_doubt(known, policy)
@@ -171,9 +173,12 @@ def backoff_s(attempt: int, *, seed: bytes, retry_after_s: float = 0.0) -> float
 
 
 def fingerprint_decision(
-    step: str, recorded: Mapping[str, str], now: Mapping[str, str], on_change: str
+    step: str, recorded: Mapping[str, str], now: Mapping[str, str], on_change: str, *, asked: bool
 ) -> Literal["same", "new", "keep"]:
     """Return what a step's fingerprint means for its recorded answers.
+
+    Unless `asked`, it has no slot, settled or not: there is nothing that a change could falsify.
+    It is then a new one all the same, so that a job of the old step cannot buy for this one.
 
     Raises:
         StepChanged: it differs and nobody said what that means; the fields are named.
@@ -186,4 +191,6 @@ def fingerprint_decision(
         return "new"
     if on_change == "keep":
         return "keep"
+    if not asked:
+        return "new"
     raise StepChanged(step=step, fields=", ".join(changed))

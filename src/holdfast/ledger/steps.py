@@ -66,11 +66,34 @@ def register(database: Database, name: str, fingerprint: Mapping[str, str], on_c
         known = _same_before(connection, name, fingerprint, on_change)
         if known is not None:
             return known
-        if fingerprint_decision(name, json.loads(recorded), fingerprint, on_change) == "new":
-            return _insert(connection, name, generation + 1, fingerprint)
+        asked = _was_asked(connection, step)
+        decision = fingerprint_decision(
+            name, json.loads(recorded), fingerprint, on_change, asked=asked
+        )
+        if decision == "new":
+            made = _insert(connection, name, generation + 1, fingerprint)
+            if on_change != "new":
+                _inherit(connection, made.id, step)
+            return made
         connection.execute("UPDATE step SET fingerprint=? WHERE id=?", (_text(fingerprint), step))
         _seal(connection, step)
         return Step(step, name, generation)
+
+
+def _was_asked(connection: apsw.Connection, step: int) -> bool:
+    """Tell whether a step has any slot."""
+    settled = "SELECT 1 FROM step WHERE id=? AND bought + parked + failed > 0"
+    there = connection.execute(settled, (step,)).get
+    return bool(there or connection.execute("SELECT 1 FROM slot WHERE step=?", (step,)).get)
+
+
+def _inherit(connection: apsw.Connection, step: int, former: int) -> None:
+    """Let a budget count what failed calls of a step without answers have cost."""
+    connection.execute(
+        "UPDATE step SET (calls, spent) = (SELECT calls, spent FROM step WHERE id=?) WHERE id=?",
+        (former, step),
+    )
+    _seal(connection, step)
 
 
 def _same_before(

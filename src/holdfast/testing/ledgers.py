@@ -10,7 +10,7 @@ own, as two processes would be. No check needs pytest, Spark or a clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from holdfast._base.ids import digest
@@ -55,6 +55,22 @@ def claim(ledger: Ledger, slots: Sequence[Slot], limit: Limit | None = None) -> 
 def bought(slot: Slot, answer: bytes = b"answer", cost_micros: int = 0) -> Outcome:
     """Return the outcome of a bought slot."""
     return Outcome(slot, Status.BOUGHT, answer, cost_micros=cost_micros, recorded_ms=1)
+
+
+def settle_as(
+    ledger: Ledger, step: Step, statuses: Mapping[str, Status], limit: Limit | None = None
+) -> dict[str, Slot]:
+    """Claim slots and settle each as it is told, by key."""
+    slots = {key: make_slot(step, key) for key in statuses}
+    claim(ledger, list(slots.values()), limit)
+    ledger.settle([_settled_as(slots[key], status) for key, status in statuses.items()])
+    return slots
+
+
+def _settled_as(slot: Slot, status: Status) -> Outcome:
+    if status is Status.BOUGHT:
+        return bought(slot, b'["yes"]', cost_micros=7)
+    return Outcome(slot, status, reason="why", recorded_ms=5, dead_letter=status is Status.FAILED)
 
 
 def check_claim_is_exclusive(open_ledger: OpenLedger) -> None:
@@ -165,6 +181,7 @@ def check_change_guard(open_ledger: OpenLedger) -> None:
     """A changed fingerprint is refused by the name of its field, renewed, or kept."""
     ledger = open_ledger()
     old = make_step(ledger)
+    claim(ledger, [make_slot(old, "a")])
     refused = ""
     try:
         ledger.step("step", {"model": "2"}, on_change="refuse")
@@ -176,6 +193,21 @@ def check_change_guard(open_ledger: OpenLedger) -> None:
     assert ledger.step("step", {"model": "2"}, on_change="new") == new
     assert ledger.step("step", {"model": "3"}, on_change="keep") == new
     assert ledger.step("step", {"model": "3"}, on_change="refuse") == new
+    ledger.close()
+
+
+def check_a_step_that_never_asked_may_change(open_ledger: OpenLedger) -> None:
+    """There is nothing to protect; but its calls count, and a job of the old one cannot mix in."""
+    ledger = open_ledger()
+    old = make_step(ledger)
+    slot = make_slot(old, "a")
+    claim(ledger, [slot], Limit(calls=2))
+    ledger.release([slot])
+    changed = ledger.step("step", {"model": "2"}, on_change="refuse")
+    assert changed.id != old.id, "a job of the old step goes on under the old number"
+    assert ledger.totals(changed.id).calls == 1, "a failed call counts in the budget"
+    slots = [make_slot(changed, key) for key in "ab"]
+    assert len(claim(ledger, slots, Limit(calls=2)).over_budget) == 1
     ledger.close()
 
 
@@ -255,6 +287,7 @@ LEDGER_CHECKS = (
     check_budget_calls,
     check_budget_cost,
     check_change_guard,
+    check_a_step_that_never_asked_may_change,
     check_dead_letters,
     check_any_text_and_size,
     check_many_askers_at_once,

@@ -74,7 +74,9 @@ _SWEEP = """DELETE FROM holdfast_ledger_blob b
 
 _STEPS = "SELECT id, name, generation FROM holdfast_ledger_step ORDER BY id"
 _GENERATIONS = """SELECT s.id, s.fingerprint, coalesce(sum(t.spent), 0)::bigint,
-  coalesce(sum(t.bought), 0)::bigint
+  coalesce(sum(t.bought), 0)::bigint,
+  coalesce(sum(t.bought + t.parked + t.failed), 0) > 0
+  OR EXISTS (SELECT 1 FROM holdfast_ledger_slot WHERE step = s.id)
   FROM holdfast_ledger_step s LEFT JOIN holdfast_ledger_tally t ON t.step = s.id
   WHERE s.name = %s GROUP BY s.id ORDER BY s.generation DESC"""
 
@@ -230,17 +232,19 @@ def _count(sql: Sql, gone: list[tuple[Any, ...]]) -> None:
         tallies.add_outcomes(sql, step, 0, sums[step])
 
 
-def registered(url: str, name: str) -> tuple[str, list[tuple[int, str, int, int]]] | None:
+def registered(url: str, name: str) -> tuple[str, list[tuple[int, str, int, int, bool]]] | None:
     """Return a ledger's id and a step's generations, newest first; None if there is no ledger.
 
-    A generation is its id, fingerprint, what it spent and how much it bought.
+    A generation is its id, fingerprint, what it spent, how much it bought, and whether it asked.
     """
     server, meta = _opened(url)
     with closing(server):
         if meta is None:
             return None
         rows = server.ask(lambda sql: sql.rows(_GENERATIONS, (name,)))
-        return meta.ledger, [(id_, text, spent, bought) for id_, text, spent, bought in rows]
+        return meta.ledger, [
+            (id_, text, spent, bought, asked) for id_, text, spent, bought, asked in rows
+        ]
 
 
 def _opened(url: str) -> tuple[Server, Meta | None]:

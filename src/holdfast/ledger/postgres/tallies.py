@@ -89,9 +89,16 @@ def register(sql: Sql, name: str, fingerprint: Mapping[str, str], on_change: str
             if recorded == text:
                 return Step(step, name, generation)
     step, generation, recorded = known[0]
-    decision = fingerprint_decision(name, json.loads(recorded), fingerprint, on_change)
+    calls, spent, _, _, *settled = _sums(sql, step)
+    there = sql.one("SELECT 1 FROM holdfast_ledger_slot WHERE step = %s LIMIT 1", (step,))
+    asked = any(settled) or there is not None
+    decision = fingerprint_decision(name, json.loads(recorded), fingerprint, on_change, asked=asked)
     if decision == "new":
-        return _insert(sql, name, generation + 1, text)
+        made = _insert(sql, name, generation + 1, text)
+        if on_change != "new":
+            # A budget counts what failed calls of a step without answers have cost.
+            add_claims(sql, made.id, 0, calls, spent, 0)
+        return made
     if decision == "keep":
         sql.run("UPDATE holdfast_ledger_step SET fingerprint = %s WHERE id = %s", (text, step))
     return Step(step, name, generation)
