@@ -23,6 +23,7 @@ from holdfast.errors import (
     CallFailed,
     CallInputChanged,
     ClusterNeedsSharedState,
+    FailureRecorded,
     HoldfastError,
     KeyInvalid,
     StepChanged,
@@ -170,6 +171,32 @@ def test_a_task_that_fails_half_way(spark: SparkSession, provider: Provider, url
     out = spark.range(ROWS).coalesce(1).transform(ask(provider, url))
     assert out.count() == ROWS
     assert provider.calls() - once() == Counter({"20": 1}), "only the refused row is asked again"
+
+
+def test_an_answer_of_the_wrong_type_is_bought_once(
+    spark: SparkSession, provider: Provider, url: str
+) -> None:
+    """It was paid: neither a retry of Spark's nor the next run buys it again."""
+    for _ in range(2):
+        step = ask(provider, url, returns="answer int")
+        failed = error_of(spark.range(1).transform(step).collect)
+        assert isinstance(failed, FailureRecorded)
+        assert failed.key == "0"
+    step = ask(provider, url, returns="answer int", trouble=OnTrouble(error="null"))
+    rows = spark.range(1).transform(step).collect()
+    assert [(row["answer"], row["ask_status"]) for row in rows] == [(None, "failed")]
+    assert provider.calls() == once(1)
+
+
+def test_a_step_shows_itself_without_its_secrets(provider: Provider) -> None:
+    url = "postgresql://me:secret@host/books"
+    step = ask(provider, url, key=["id", "day"], fingerprint={"prompt": "a secret prompt"})
+    assert repr(step) == (
+        "pay_once(Provider, name='ask', key='id, day', returns='answer string',"
+        " ledger='postgresql://me@host/books')"
+    )
+    plain = pay_once(len, name="size", key="id", returns="n int", ledger="file:///l", version="1")
+    assert repr(plain).startswith("pay_once(len, name='size', key='id'")
 
 
 def test_a_killed_python_worker(spark: SparkSession, tmp_path: Path, url: str) -> None:

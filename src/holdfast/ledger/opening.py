@@ -27,6 +27,11 @@ def is_shared(url: str) -> bool:
     return is_address(url)
 
 
+def shown(url: str) -> str:
+    """Return a ledger's URL as it may be shown: without a password."""
+    return address_of(url).label if is_address(url) else url
+
+
 def open_ledger(url: str, *, create: bool = True, expected_id: str | None = None) -> Ledger:
     """Open the ledger of a URL: `file:///a/path` or `postgresql://user@host/database`.
 

@@ -25,7 +25,7 @@ from holdfast.errors import ClusterNeedsSharedState, UsageInvalid
 from holdfast.ledger.caller import Limits
 from holdfast.ledger.contract import MICROS, Limit
 from holdfast.ledger.finding import find_step
-from holdfast.ledger.opening import is_shared, open_ledger
+from holdfast.ledger.opening import is_shared, open_ledger, shown
 from holdfast.ledger.receipt import Receipt, receipt_of
 from holdfast.ledger.rules import OnUnknown, Policy
 from holdfast.spark.answers import AnswerCodec
@@ -110,7 +110,7 @@ _last: dict[str, Mark] = {}
 """Token of a transform -> the mark of its last use in this process."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PaidTransform:
     """A paid step as the user asked for it, not yet bound to a DataFrame. Made by `pay_once`."""
 
@@ -130,6 +130,16 @@ class PaidTransform:
     status: bool
     shared: bool
     token: str
+
+    def __repr__(self) -> str:
+        """Return what a notebook shows: no password, no prompt."""
+        function = getattr(self.function, "__name__", type(self.function).__name__)
+        key, ledger = ", ".join(self.key), shown(self.url)
+        returns = self.returns if isinstance(self.returns, str) else self.returns.simpleString()
+        return (
+            f"pay_once({function}, name={self.name!r}, key={key!r}, returns={returns!r},"
+            f" ledger={ledger!r})"
+        )
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         """Append the answers' columns. Checks everything; calls nothing."""
