@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import chunks, coffee, log, resume, stages
+from bench import chunks, coffee, ledger, log, resume, stages
 from bench.compare import beside
 from bench.harness import FULL, NORMAL, QUICK, RESULTS, measured, read_result, say
 
@@ -21,6 +21,7 @@ ALL = {
     "resume": resume.figures,
     "chunks": chunks.figures,
     "stages": stages.figures,
+    "ledger": ledger.figures,
 }
 
 

@@ -1,27 +1,24 @@
-"""The ledger's speed, beside its peers, in one run: python -m bench.ledger [--rows N] [--dir D]
+"""The ledger's speed beside its peers, in one run: `python -m bench --only ledger`.
 
-Peers: SQLite (WAL, FULL) with one row per call, and a `dbos` workflow of steps on SQLite. Ratios
-are what counts: ledger and peers take turns, medians of three.
-
-    python -m bench.ledger                   everything but the long ones
-    python -m bench.ledger --million         settle 1,000,000 outcomes, showing memory on the way
-    python -m bench.ledger --settled 0       without the resume over 1,000,000 settled calls
+Peers: SQLite (WAL, FULL) with one row per call, a `dbos` workflow of steps on SQLite, and the same
+calls without any ledger. Ledger and peers take turns. A million outcomes are settled once, and the
+ledger so made is what a resume is measured on. At the normal size: seven minutes on a quiet
+machine; the disk's fsync is part of what is measured, so anybody else's writing is, too.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +26,36 @@ import apsw
 from tests.proof.asking import Ask
 from tests.proof.trial import witness
 
+from bench.harness import Size, alone, say
+from holdfast.cli.measure import Figure, in_turn, ratio
 from holdfast.ledger.asking import Asker, Pending
 from holdfast.ledger.caller import Caller, Limits
-from holdfast.ledger.contract import (
-    Claim,
-    Limit,
-    Outcome,
-    Slot,
-    Status,
-    inputs_hash,
-    slot_hash,
-)
+from holdfast.ledger.contract import Limit, Slot, inputs_hash, slot_hash
 from holdfast.ledger.file_ledger import FileLedger
 from holdfast.ledger.rules import Policy
 
 Function = Callable[[str], Awaitable[str]]
 IN_FLIGHT = 32
+LIMITS = Limits(max_in_flight=IN_FLIGHT, intent_ahead=32)
+WIDE = Limits(max_in_flight=128, intent_ahead=480)
+READ_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How many calls of each kind are made."""
+
+    quick: int
+    slow: int
+    seen_20_ms: int
+    seen_100_ms: int
+    settled: int
+
+
+AMOUNTS = {
+    "quick": Amounts(4_000, 320, 640, 320, 20_000),
+    "normal": Amounts(20_000, 3_200, 4_000, 1_600, 1_000_000),
+}
 
 
 def sleeping(seconds: float) -> Function:
@@ -79,8 +90,8 @@ def with_ledger(
     caller = Caller(ledger, asker, limits=limits, budget=Limit())
 
     def chunks() -> Iterator[list[Pending]]:
-        for start in range(0, rows, 10_000):
-            keys = map(str, range(start, min(rows, start + 10_000)))
+        for start in range(0, rows, READ_ROWS):
+            keys = map(str, range(start, min(rows, start + READ_ROWS)))
             yield [Pending(slot_of(step, key), key) for key in keys]
 
     started = time.perf_counter()
@@ -122,25 +133,6 @@ def bare_sqlite(directory: Path, rows: int) -> float:
     return took
 
 
-def fill(directory: Path, rows: int) -> None:
-    """Record many outcomes without calls, as a long job would have left them."""
-    ledger = FileLedger(f"file://{directory}")
-    step = ledger.step("bench", {"v": "1"}, on_change="refuse").id
-    for start in range(0, rows, 20_000):
-        slots = [slot_of(step, f"old{n}") for n in range(start, min(rows, start + 20_000))]
-        generation = ledger.lookup([slots[0].hash]).generation
-        granted = ledger.claim(
-            [Claim(slot) for slot in slots], generation=generation, limit=Limit()
-        ).attempts
-        while not granted:  # a compaction came between
-            generation = ledger.lookup([slots[0].hash]).generation
-            granted = ledger.claim(
-                [Claim(slot) for slot in slots], generation=generation, limit=Limit()
-            ).attempts
-        ledger.settle([Outcome(s, Status.BOUGHT, b'["%s"]' % s.key.encode()) for s in slots])
-    ledger.close()
-
-
 def first_call(directory: Path) -> tuple[float, float]:
     """Return the time to the first new call and the looked-up slots per second, on a resume."""
     started = time.perf_counter()
@@ -154,12 +146,13 @@ def first_call(directory: Path) -> tuple[float, float]:
 
     asker = Asker(function, str.encode, "bench", ledger.id, Policy(), is_async=True)
     caller = Caller(ledger, asker, limits=Limits(), budget=Limit())
-    keys = [f"old{n * 37}" for n in range(50)] + ["new"]
+    keys = [str(n * 37) for n in range(50)] + ["new"]
     for _ in caller.answers([[Pending(slot_of(step, key), key) for key in keys]]):
         pass
     looked = time.perf_counter()
-    ledger.lookup([slot_of(step, f"old{n * 11}").hash for n in range(10_000)])
+    found = ledger.lookup([slot_of(step, str(n)).hash for n in range(10_000)])
     rate = 10_000 / (time.perf_counter() - looked)
+    assert len(found.outcomes) == 10_000
     ledger.close()
     return called[0], rate
 
@@ -183,14 +176,13 @@ def in_flight(base: Path, milliseconds: int, rows: int, *, paid: bool) -> float:
     nothing to keep up, after it there is no input. Unless `paid`, by 32 threads without a ledger:
     what this machine and the client allow at best.
     """
-    name = f"{milliseconds}-{paid}"
-    log = base / f"witness-{name}.log"
+    log = base / "witness.log"
+    log.unlink(missing_ok=True)
     with witness(log) as provider:
         provider.rules("bench", delay_s=milliseconds / 1000)
         ask = Ask(provider.port, "bench")
         if paid:
-            limits = Limits(max_in_flight=IN_FLIGHT, intent_ahead=32)
-            with_ledger(base / f"seen-{name}", rows, ask.key, limits, is_async=False)
+            with_ledger(base / "ledger", rows, ask.key, LIMITS, is_async=False)
         else:
             with ThreadPoolExecutor(IN_FLIGHT) as pool:
                 list(pool.map(ask.key, map(str, range(rows))))
@@ -217,92 +209,113 @@ def rss_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--settled", type=int, default=1_000_000)
-    parser.add_argument("--million", action="store_true")
-    parser.add_argument("--dir", default=None, help="a directory on the disk to measure")
-    options = parser.parse_args()
-    base = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=options.dir))
-    try:
-        if options.million:
-            memory(base, 1_000_000)
-            return
-        settled(base, options.rows)
-        added(base, options.rows)
-        flight(base)
-        if options.settled:
-            resume(base, options.settled)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+def figures(size: Size, root: Path) -> list[Figure]:
+    """Return everything that is measured of a ledger."""
+    amounts = AMOUNTS.get(size.name, AMOUNTS["normal"])
+    return [
+        *no_op(amounts.quick, size.rounds, root),
+        *added(amounts, size.rounds, root),
+        *flight(amounts, min(3, size.rounds), root),
+        *long_lived(amounts.settled, root),
+    ]
 
 
-def settled(base: Path, rows: int) -> None:
-    """No-op calls: all that is measured is the ledger."""
-    for ahead in (32, 96, 480):
-        limits = Limits(max_in_flight=IN_FLIGHT if ahead < 100 else 128, intent_ahead=ahead)
-        mine, sqlite, dbos = [], [], []
-        for turn in range(3):
-            place = base / f"noop{ahead}-{turn}"
-            place.mkdir()
-            sqlite.append(bare_sqlite(place, rows // 20) * 20)
-            mine.append(with_ledger(place / "ledger", rows, sleeping(0), limits))
-            dbos.append(dbos_steps(place, rows // 100) * 100)
-        took, peer, other = (statistics.median(times) for times in (mine, sqlite, dbos))
-        print(
-            f"no-op calls, {limits.max_in_flight} in flight + {ahead} ahead: {rows / took:,.0f}"
-            f" settled/s; SQLite row by row {rows / peer:,.0f}/s ({peer / took:.1f} x),"
-            f" dbos {rows / other:,.0f}/s ({other / took:.1f} x)"
-        )
+def fresh(root: Path) -> Path:
+    """Return an empty directory; what the last side left there is gone."""
+    directory = root / "turn"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    return directory
 
 
-def added(base: Path, rows: int) -> None:
-    """What the ledger adds to the same job without one."""
-    for milliseconds, count in ((2, rows), (100, max(640, rows // 16))):
-        for ahead in (32, 96):
-            limits = Limits(max_in_flight=IN_FLIGHT, intent_ahead=ahead)
-            function, shares = sleeping(milliseconds / 1000), []
-            for turn in range(3):
-                plain = without_ledger(count, function)
-                place = base / f"{milliseconds}-{ahead}-{turn}"
-                shares.append(with_ledger(place, count, function, limits) / plain - 1)
-            print(
-                f"{milliseconds} ms a call, 32 in flight + {ahead} ahead: added"
-                f" {statistics.median(shares):+.1%} ({', '.join(f'{s:+.1%}' for s in shares)})"
-            )
+def no_op(rows: int, rounds: int, root: Path) -> list[Figure]:
+    """Calls that do nothing: all that is measured is the ledger."""
+
+    def settled(limits: Limits) -> float:
+        return rows / with_ledger(fresh(root) / "ledger", rows, sleeping(0), limits)
+
+    sides: dict[str, Callable[[], float]] = {
+        "32 in flight + 32": lambda: settled(LIMITS),
+        "128 in flight + 480": lambda: settled(WIDE),
+        "SQLite, a row a call": lambda: rows // 20 / bare_sqlite(fresh(root), rows // 20),
+        "dbos steps": lambda: rows // 100 / dbos_steps(fresh(root), rows // 100),
+    }
+    found = in_turn(sides, rounds, say)
+    mine, _, sqlite, dbos = found.values()
+    reach = dict(zip(sides, (10_000.0, None, None, None), strict=True))
+    return [
+        *(
+            Figure(f"ledger: no-op calls, {name}", "settled/s", tuple(rates), "higher", reach[name])
+            for name, rates in found.items()
+        ),
+        ratio("ledger: no-op calls, ledger / SQLite", mine, sqlite, better="higher"),
+        ratio("ledger: no-op calls, ledger / dbos", mine, dbos, better="higher"),
+    ]
 
 
-def flight(base: Path) -> None:
-    for milliseconds, rows in ((20, 4000), (100, 1600)):
-        plain, paid = (in_flight(base, milliseconds, rows, paid=paid) for paid in (False, True))
-        print(
-            f"in flight at {milliseconds} ms a call, as the witness saw it: {paid:.1%} of 32,"
-            f" without a ledger {plain:.1%} ({paid / plain:.1%} of that)"
-        )
+def added(amounts: Amounts, rounds: int, root: Path) -> list[Figure]:
+    """What the ledger adds to the same calls without one, 32 in flight."""
+    made = []
+
+    def ledger(rows: int, function: Function) -> float:
+        return with_ledger(fresh(root) / "ledger", rows, function, LIMITS)
+
+    for milliseconds, rows, reach in ((2, amounts.quick, 1.5), (100, amounts.slow, 1.01)):
+        function = sleeping(milliseconds / 1000)
+        sides: dict[str, Callable[[], float]] = {
+            "without": partial(without_ledger, rows, function),
+            "ledger": partial(ledger, rows, function),
+        }
+        found = in_turn(sides, rounds, say)
+        name = f"ledger: {milliseconds} ms a call, with / without"
+        made.append(ratio(name, found["ledger"], found["without"], reach=reach))
+    return made
 
 
-def resume(base: Path, count: int) -> None:
-    fill(base / "old", count)
-    before = rss_mib()
-    first, rate = first_call(base / "old")
-    print(
-        f"resume with {count:,} settled: first new call after {first:.2f} s,"
-        f" {rate:,.0f} recorded answers/s read, {rss_mib() - before:+.0f} MiB"
-    )
+def flight(amounts: Amounts, rounds: int, root: Path) -> list[Figure]:
+    """How many of 32 calls were in flight while input remained, as the witness saw it."""
+    made = []
+
+    def seen(milliseconds: int, rows: int, *, paid: bool) -> float:
+        return in_flight(fresh(root), milliseconds, rows, paid=paid)
+
+    for milliseconds, rows in ((20, amounts.seen_20_ms), (100, amounts.seen_100_ms)):
+        sides: dict[str, Callable[[], float]] = {
+            "ledger": partial(seen, milliseconds, rows, paid=True),
+            "without": partial(seen, milliseconds, rows, paid=False),
+        }
+        found = in_turn(sides, rounds, say)
+        name = f"ledger: in flight of 32 at {milliseconds} ms"
+        shares = {side: tuple(100 * one for one in values) for side, values in found.items()}
+        made.append(Figure(f"{name}, ledger", "%", shares["ledger"], "higher", 95.0))
+        made.append(Figure(f"{name}, without", "%", shares["without"], "higher"))
+    return made
 
 
-def memory(base: Path, rows: int) -> None:
-    marks: list[str] = []
+def long_lived(rows: int, root: Path) -> list[Figure]:
+    """Settle many outcomes, looking at memory on the way; then resume on what that left."""
+    marks: list[float] = []
 
     def mark(done: int) -> None:
         if done * 10 // rows > len(marks):
-            marks.append(f"{rss_mib():.0f}")
+            marks.append(rss_mib())
+            say(f"  {done:,} settled: {marks[-1]:.0f} MiB")
 
-    limits = Limits(max_in_flight=128, intent_ahead=480)
-    took = with_ledger(base / "million", rows, sleeping(0), limits, each=mark)
-    print(f"{rows:,} outcomes: {rows / took:,.0f}/s, MiB at each tenth: {', '.join(marks)}")
+    place = root / "many"
+    rate = rows / with_ledger(place, rows, sleeping(0), WIDE, each=mark)
+    before = rss_mib()
+    first, read = first_call(place)
+    shutil.rmtree(place)
+    name = f"ledger, {rows:,} settled"
+    return [
+        Figure(f"{name}: rate", "settled/s", (rate,), "higher", 10_000.0),
+        Figure(f"{name}: memory at the first tenth", "MiB", (marks[0],)),
+        Figure(f"{name}: memory at the end", "MiB", (marks[-1],)),
+        Figure(f"{name}: resume, first new call", "s", (first,), reach=1.0),
+        Figure(f"{name}: resume, recorded answers", "read/s", (read,), "higher"),
+        Figure(f"{name}: resume, memory added", "MiB", (max(0.0, rss_mib() - before),)),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    alone("ledger", figures)

@@ -19,7 +19,11 @@ from bench.stages import SIDE_BY_SIDE, STAGES
 from holdfast.cli.measure import Figure, show, table
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "performance.md", ROOT / "README.md")
+PAGES = (
+    ROOT / "docs" / "performance.md",
+    ROOT / "docs" / "paid-calls.md",
+    ROOT / "README.md",
+)
 PICTURE = ROOT / "docs" / "performance.svg"
 DRAWN = {"coffee", "chunks"}
 """The result files that the picture shows."""
@@ -121,7 +125,7 @@ def picture(results: Results) -> str:
 SECTIONS: dict[str, Callable[[Results], str]] = {
     "headlines": headlines,
     "picture": picture,
-    **{name: section(name) for name in ("coffee", "log", "resume", "chunks", "stages")},
+    **{name: section(name) for name in ("coffee", "log", "resume", "chunks", "stages", "ledger")},
 }
 _MARKED = re.compile(r"(<!-- figures:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
