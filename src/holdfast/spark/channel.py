@@ -25,7 +25,17 @@ from holdfast.errors import SparkLost
 from holdfast.spark.load import search_path
 from holdfast.spark.wire import Start, line, unpack_error
 
+COMMAND = (
+    sys.executable,
+    "-P",  # the working directory may hold another file of the pipeline's name
+    "-m",
+    "holdfast.spark.child",
+)
 _Answer = dict[str, Any]
+
+
+class EndedBefore(Exception):
+    """The process had ended before a request was sent. Never seen by callers of the executor."""
 
 
 class SparkProcess:
@@ -36,14 +46,7 @@ class SparkProcess:
         ours, theirs = socket.socketpair()
         with theirs, _opened(Path(start.log)) as errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [
-                    sys.executable,
-                    "-P",  # the working directory may hold another file of the pipeline's name
-                    "-m",
-                    "holdfast.spark.child",
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                ],
+                [*COMMAND, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,  # what stages print must not mix with our answers
                 stderr=errors,  # what PySpark says of a dying JVM is not for people
@@ -72,7 +75,13 @@ class SparkProcess:
         self._ready.result()
 
     def ask(self, request: dict[str, Any]) -> _Answer:
-        """Return the answer to a request. Raises the error that was answered, or SparkLost."""
+        """Return the answer to a request.
+
+        Raises:
+            SparkLost: the process ended.
+            EndedBefore: it had ended before.
+            HoldfastError: that was the answer.
+        """
         return self._send(request).result()
 
     def kill(self) -> None:
@@ -97,7 +106,7 @@ class SparkProcess:
         answer: Future[_Answer] = Future()
         with self._guard:
             if self._ended is not None:
-                raise SparkLost(error=self._ended)
+                raise EndedBefore(self._ended)
             number = next(self._ids)
             self._waiting[number] = answer
         try:

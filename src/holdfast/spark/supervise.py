@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork
 from holdfast.errors import HoldfastError, InvariantViolated, RunStopped, SparkLost
-from holdfast.spark.channel import SparkProcess
+from holdfast.spark.channel import EndedBefore, SparkProcess
 from holdfast.spark.receipts import Mark
 from holdfast.spark.wire import Start, pack, unpack_outcome, unpack_result
 
@@ -87,16 +87,29 @@ class ChildExecutor:
             self._drop(self._process)
 
     def _do(self, **request: Any) -> dict[str, Any]:
-        process = self._living()
+        with self._alone_if_suspect():
+            while True:
+                process = self._living()
+                try:
+                    answer = self._ask(process, request)
+                except EndedBefore:
+                    # Another work took it down before this one was sent: no attempt of this one.
+                    self._drop(process)
+                    continue
+                # Only an answer clears a suspect: one that kills Spark alone stays one.
+                self._clear()
+                break
+        for mark in map(Mark.from_wire, answer["paid"]):
+            self.marks.setdefault((mark.ledger, mark.step), mark)
+        return answer
+
+    def _ask(self, process: SparkProcess, request: dict[str, Any]) -> dict[str, Any]:
         begun = False
         try:
             process.wait_until_ready()
-            with self._alone_if_suspect():
-                with self._at_work(counted="check" not in request):
-                    begun = True
-                    answer = process.ask(request)
-                # Only an answer clears a suspect: one that kills Spark alone stays one.
-                self._clear()
+            with self._at_work(counted="check" not in request):
+                begun = True
+                return process.ask(request)
         except SparkLost as error:
             self._drop(process)
             if self._aborted or (self._stopped and not begun):
@@ -106,9 +119,6 @@ class ChildExecutor:
             if isinstance(error, InvariantViolated) or not process.is_ready:
                 self._drop(process)
             raise
-        for mark in map(Mark.from_wire, answer["paid"]):
-            self.marks.setdefault((mark.ledger, mark.step), mark)
-        return answer
 
     def _living(self) -> SparkProcess:
         with self._guard:
