@@ -112,6 +112,31 @@ class Config:
     """Requests a second of one client, unless it has its own quota; twice as many at once. Each
     takes a look at the store: a few thousand a second are all there are, for everybody."""
 
+    notice_timeout_s: float = _number(5.0, 0.1, 60.0)
+    """How long a webhook's receiver may take to answer. Longer: a slow one holds up the end of the
+    delivery process for so long."""
+
+    notice_wait_s: float = _number(1.0, 0.01, 3600.0)
+    """First wait before a notice that was not taken is sent again; it doubles from there."""
+
+    notice_wait_max_s: float = _number(3600.0, 0.01, 86400.0)
+    """Longest wait between two attempts at a notice, and the longest Retry-After that is heeded."""
+
+    notice_attempts_max: int = _number(20, 1, 1000)
+    """Failures after which a notice is given up and listed as a dead letter. With the default waits
+    that is after about six hours."""
+
+    abandon_after_s: float = _number(0.0, 0.0, 1e9)
+    """A run that waits for its client or its producer, and to which nothing happens for so long,
+    is ABANDONED. 0: never. It is no time-out of completion: an abandoned run has no results."""
+
+    sweep_after_s: float = _number(3600.0, 0.0, 1e9)
+    """How long a FAILED, CANCELLED or ABANDONED run keeps its bytes, for whoever asks why. Shorter:
+    less disk. It is counted while a delivery process is active."""
+
+    expire_after_s: float = _number(0.0, 0.0, 1e9)
+    """How long the results of a DONE run can be fetched. 0: for ever; then disk fills for ever."""
+
     master: str = "local[*]"
     """Where the command line runs Spark: all cores of this machine. `Pipeline.run` has a session
     already and takes no notice."""

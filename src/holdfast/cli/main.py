@@ -239,6 +239,18 @@ def gc(
 
 
 @app.command()
+def delivery(state: State, config: ConfigPath = None) -> None:
+    """Deliver: finish runs, send notices, take external results, clean up. Several may be started;
+    one is active, the others stand by.
+
+    Example: holdfast delivery --state state
+    """
+    from holdfast.cli.delivery import delivery_command
+
+    delivery_command(state, config)
+
+
+@app.command()
 def verify(
     state: State,
     out: Annotated[Path | None, typer.Option(help="Also check the result files here.")] = None,

@@ -7,6 +7,7 @@
     |   +-- StateMismatch            STATE_MISMATCH
     |   +-- ChunkConflict            CHUNK_CONFLICT
     |   +-- EndConflict              END_CONFLICT
+    |   +-- ResultConflict           RESULT_CONFLICT
     |   +-- RunGone                  RUN_GONE
     |   +-- RunStopped               RUN_STOPPED
     |   +-- TokenRefused             TOKEN_REFUSED
@@ -87,6 +88,7 @@ from holdfast.errors.caller import (
     ChunkConflict,
     EndConflict,
     PipelineInvalid,
+    ResultConflict,
     RunGone,
     RunStopped,
     StageFailed,
@@ -206,6 +208,7 @@ __all__ = [
     "ProviderBusy",
     "QueueMismatch",
     "QuotaReached",
+    "ResultConflict",
     "RunClosed",
     "RunConflict",
     "RunFailed",

@@ -69,6 +69,21 @@ class EndConflict(CallerError):
     sent: int
 
 
+class ResultConflict(CallerError):
+    """An external producer contradicted itself. Its run fails; correct the producer, run again."""
+
+    code: ClassVar[str] = "RESULT_CONFLICT"
+    template: ClassVar[str] = (
+        "run {run}: {what} {how} (stored {stored}, sent {sent}). The run has failed: correct the"
+        " producer, and open a new run."
+    )
+    run: str
+    what: str
+    how: str
+    stored: str
+    sent: str
+
+
 class RunGone(CallerError):
     """The run takes no more chunks: it is finished, cancelled or swept. Open a new run."""
 

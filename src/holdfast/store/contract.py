@@ -363,7 +363,9 @@ class NoticeStore(Protocol):
         """Return up to `count` waiting notices whose time has come, those due first first."""
 
     def begin_notice(self, fence: Fence, notice_id: str) -> int | None:
-        """Count an attempt before it begins; returns its number. None: it waits no more."""
+        """Count an attempt before it begins; returns its number. None: it is not due, or waits
+        no more.
+        """
 
     def record_sent(self, fence: Fence, notice_id: str) -> None:
         """Record that the receiver took a notice."""

@@ -179,6 +179,8 @@ class SenderProgress:
     announced: int | None
     received: Intervals
     applied: Intervals
+    produced: bool = False
+    """Filled by the segment before, not by a client."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def progress_of(
     """Return how far each sender is, of one segment or of all, in the order of declaration."""
     senders = rows_of(
         connection,
-        """SELECT tbl, sender, segment, whole, announced FROM sender
+        """SELECT tbl, sender, segment, whole, announced, produced FROM sender
            WHERE run_id = ?1 AND (?2 IS NULL OR segment = ?2) ORDER BY position""",
         run_id,
         segment,
@@ -64,8 +64,9 @@ def progress_of(
             announced=announced,
             received=received_ordinals(connection, run_id, table=table, sender=sender),
             applied=_intervals(rows_of(connection, _APPLIED, run_id, table, sender, its_segment)),
+            produced=bool(produced),
         )
-        for table, sender, its_segment, whole, announced in senders
+        for table, sender, its_segment, whole, announced, produced in senders
     ]
 
 

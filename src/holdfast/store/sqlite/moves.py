@@ -56,11 +56,13 @@ def notice_id_of(run_id: RunId, kind: NoticeKind) -> str:
 def _notify(connection: apsw.Connection, run: Run, kind: NoticeKind, *, now_ms: int) -> None:
     """Put a notice on the client's topic, and into the outbox if the client has a webhook."""
     name = notice_id_of(run.run_id, kind)
+    opened = row_of(connection, "SELECT key FROM opening WHERE run_id = ?", run.run_id)
     body = canonical(
         {
             "id": name,
             "type": kind,
             "run": run.run_id,
+            "key": opened[0] if opened else "",
             "client": run.client,
             "pipeline": run.pipeline,
             "state": run.state,

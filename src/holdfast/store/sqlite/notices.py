@@ -66,15 +66,13 @@ class NoticePart(Part):
             return [_notice_from(row) for row in rows_of(connection, sql, count)]
 
     def begin_notice(self, fence: Fence, notice_id: str) -> int | None:
-        """Count an attempt before it begins; returns its number. None: it waits no more."""
+        """Count an attempt before it begins; returns its number. None: it is not due."""
+        sql = f"""UPDATE notice SET attempts = attempts + 1
+                  WHERE notice_id = ? AND state = 'waiting' AND due_ms <= ({_ELAPSED})
+                  RETURNING attempts"""  # noqa: S608 - constants only
         with self._database.transaction() as connection:
             hold_fence(connection, fence)
-            row = row_of(
-                connection,
-                """UPDATE notice SET attempts = attempts + 1
-                   WHERE notice_id = ? AND state = 'waiting' RETURNING attempts""",
-                notice_id,
-            )
+            row = row_of(connection, sql, notice_id)
         return row[0] if row else None
 
     def record_sent(self, fence: Fence, notice_id: str) -> None:

@@ -1,0 +1,74 @@
+"""What an operator watches of delivery, computed from the store when somebody asks.
+
+Nothing is counted in memory: the figures are the same whoever asks, and with everything dead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from holdfast.delivery.waiting import awaited
+from holdfast.store.contract import Store
+from holdfast.store.result_rows import NoticeState
+from holdfast.store.rows import CLOSED_STATES, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One gauge: its name, what it is, and its values by label."""
+
+    name: str
+    help: str
+    values: tuple[tuple[tuple[tuple[str, str], ...], float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRun:
+    """A run that waits for its client or producer: for what, and for how long nothing came."""
+
+    run_id: str
+    client: str
+    state: str
+    lacks: tuple[str, ...]
+    idle_s: float
+    since_ms: int
+    """When its state last changed, by the wall clock, for people."""
+
+
+def waiting_runs(store: Store) -> list[WaitingRun]:
+    """Return the runs that wait for somebody outside, oldest first."""
+    idle = {watched.run.run_id: watched.idle_ms for watched in store.list_watched()}
+    found = []
+    for run in store.list_runs_in(*(state for state in RunState if state not in CLOSED_STATES)):
+        if lacks := awaited(store, run):
+            idle_s = idle.get(run.run_id, 0) / 1000
+            found.append(
+                WaitingRun(run.run_id, run.client, run.state, tuple(lacks), idle_s, run.updated_ms)
+            )
+    return found
+
+
+def figures(store: Store) -> list[Figure]:
+    """Return the gauges of delivery."""
+    waiting = waiting_runs(store)
+    notices = Counter(notice.state for notice in store.list_notices())
+    states = {str(state): float(notices[state]) for state in NoticeState}
+    longest = max((one.idle_s for one in waiting), default=0.0)
+    return [
+        Figure(
+            "holdfast_runs_waiting",
+            "Runs that wait for their client's chunks or ENDs, or for their producer.",
+            (((), float(len(waiting))),),
+        ),
+        Figure(
+            "holdfast_waiting_idle_seconds",
+            "Longest time for which nothing came to a run that waits.",
+            (((), longest),),
+        ),
+        Figure(
+            "holdfast_notices",
+            "Notices to webhooks: waiting to be sent, sent, or given up (dead).",
+            tuple(((("state", state),), count) for state, count in states.items()),
+        ),
+    ]

@@ -1,0 +1,169 @@
+"""External runs: ask the producer, take what it sends, piece by piece, in any order.
+
+Each step is durable before the next has an effect, and may be done again:
+
+1. FORWARDING is durable. The run's queues are made, and the producer is asked. Crash in between:
+   it is asked again, under the same id.
+2. RECEIVING is durable. Messages are taken from both queues.
+3. The bytes of a piece are a blob whose name carries run, series, ordinal and checksum. Crash
+   after: the message comes again, and finds its blob there.
+4. A row binds the blob; the last one of all moves the run to COMPLETING, in the same transaction.
+   Crash after: the message comes again, and is acked.
+5. The ack.
+
+Crash points: `external.*`.
+"""
+
+from __future__ import annotations
+
+from holdfast._base.crashpoint import crashpoint
+from holdfast._base.files import sha256_of
+from holdfast._base.ids import Ordinal, RunId, digest
+from holdfast.blobs.contract import BlobStore
+from holdfast.delivery.messages import Header, Payload, decode
+from holdfast.delivery.ports import Received, ResultQueues, request_for
+from holdfast.delivery.rules import accept_header, accept_piece, is_whole
+from holdfast.delivery.states import move
+from holdfast.errors import Damaged, DataError, ResultConflict, RunGone, UsageInvalid
+from holdfast.store.contract import Store
+from holdfast.store.result_rows import ExternalFacts, ExternalPiece
+from holdfast.store.rows import Fence, Run, RunKind, RunState
+
+EXTERNAL = "external/"
+"""The prefix of the names of all blobs of external results."""
+RECEIVE_COUNT = 4
+"""Messages taken at once, of at most 8 MiB of data each: more would leave 100 MiB of memory."""
+
+
+def piece_blob(run_id: RunId, series: str, ordinal: int, checksum: str) -> str:
+    """Return the name of the blob of a piece. A series may have any name: its hash stands here."""
+    return f"{EXTERNAL}{run_id}/{digest('series', series)}/{ordinal}-{checksum}"
+
+
+class Receiver:
+    """Takes external runs from FORWARDING to COMPLETING, under a fence."""
+
+    def __init__(self, store: Store, blobs: BlobStore, queues: ResultQueues, fence: Fence) -> None:
+        self._store, self._blobs, self._queues, self._fence = store, blobs, queues, fence
+
+    def advance(self) -> int:
+        """Take one step with each external run; returns how many messages were dealt with."""
+        dealt = 0
+        for run in self._store.list_runs_in(RunState.FORWARDING, RunState.RECEIVING):
+            if run.kind is not RunKind.EXTERNAL:
+                continue
+            if run.state == RunState.FORWARDING:
+                self._forward(run)
+                dealt += 1
+            dealt += self._receive(run)
+        return dealt
+
+    def _forward(self, run: Run) -> None:
+        """Ask the producer; see steps 1 and 2."""
+        known = self._store.read_external(run.run_id)
+        if known is None:
+            return
+        request = request_for(run.run_id, run.client)
+        crashpoint("external.forward.before")
+        self._queues.open(request)
+        self._queues.send_request(known.producer, request)
+        crashpoint("external.forward.sent")
+        current, to = RunState.FORWARDING, RunState.RECEIVING
+        move(self._store, self._fence, run.run_id, current=current, to=to)
+        crashpoint("external.forward.after")
+
+    def _receive(self, run: Run) -> int:
+        """Deal with what is on the run's queues now; see steps 3 to 5."""
+        request = request_for(run.run_id, run.client)
+        dealt = 0
+        for queue in (request.header_queue, request.payload_queue):
+            for message in self._queues.receive(queue, RECEIVE_COUNT):
+                if not self._take(run.run_id, message):
+                    return dealt
+                self._queues.ack(message)
+                crashpoint("external.ack.after")
+                dealt += 1
+        return dealt
+
+    def _take(self, run_id: RunId, message: Received) -> bool:
+        """Make what a message says durable. False: the run is over, and nothing is acked."""
+        try:
+            self._understand(run_id, message)
+        except RunGone:
+            return False
+        except (ResultConflict, DataError, UsageInvalid) as error:
+            self._fail(run_id, str(error))
+            return False
+        return True
+
+    def _understand(self, run_id: RunId, message: Received) -> None:
+        said = decode(message.body)
+        if not isinstance(said, Header | Payload) or said.run != run_id:
+            what = f"a {type(said).__name__} of run {said.run} is on queue {message.queue}"
+            raise Damaged(path="a producer's message", what=what)
+        if isinstance(said, Header):
+            self._store.record_header(self._fence, run_id, said.series, accept_header, is_whole)
+            crashpoint("external.header.after")
+        else:
+            self._bind(said)
+
+    def _bind(self, payload: Payload) -> None:
+        piece = ExternalPiece(
+            series=payload.series,
+            ordinal=Ordinal(payload.ordinal),
+            total=payload.total,
+            blob=payload.reference,
+            size=len(payload.data),
+            checksum=payload.checksum,
+        )
+        # Looked at before the upload, so that a repeated piece is not uploaded again, and one that
+        # contradicts another leaves no blob behind. The transaction looks again.
+        if not accept_piece(piece, self._facts(payload)):
+            return
+        if payload.ordinal:
+            piece = self._stored(piece, payload)
+        crashpoint("external.upload.after")
+        self._store.bind_piece(self._fence, payload.run, piece, accept_piece, is_whole)
+        crashpoint("external.piece.after")
+
+    def _facts(self, payload: Payload) -> ExternalFacts:
+        known = self._store.read_external(payload.run)
+        if known is None:
+            raise RunGone(run=payload.run, state="unknown")
+        pieces = self._store.list_external_pieces(payload.run)
+        key = payload.series, payload.ordinal
+        stored = next((one for one in pieces if (one.series, one.ordinal) == key), None)
+        facts = known.facts
+        return ExternalFacts(facts.run_id, facts.state, facts.header, facts.progress, stored)
+
+    def _stored(self, piece: ExternalPiece, payload: Payload) -> ExternalPiece:
+        """Return the piece with its bytes in a blob: uploaded here, or by the producer before."""
+        if not payload.reference:
+            name = piece_blob(payload.run, payload.series, payload.ordinal, payload.checksum)
+            if sha256_of([payload.data]) != payload.checksum:
+                raise Damaged(path=name, what="the data of a piece do not fit its checksum")
+            info = self._blobs.create(name, [payload.data])
+            rows = payload.data.count(b"\n")
+            return ExternalPiece(
+                piece.series, piece.ordinal, piece.total, name, info.size, info.checksum, rows
+            )
+        if not payload.reference.startswith(f"{EXTERNAL}{payload.run}/"):
+            raise Damaged(path=payload.reference, what="a piece refers to a blob of another run")
+        size = rows = 0
+        for part in self._blobs.read(payload.reference):
+            size, rows = size + len(part), rows + part.count(b"\n")
+        if sha256_of(self._blobs.read(payload.reference)) != payload.checksum:
+            what = "the blob of a piece does not fit its checksum"
+            raise Damaged(path=payload.reference, what=what)
+        return ExternalPiece(
+            piece.series, piece.ordinal, piece.total, piece.blob, size, piece.checksum, rows
+        )
+
+    def _fail(self, run_id: RunId, reason: str) -> None:
+        """Fail a run whose producer contradicts itself. Its queues go when it is swept."""
+        run = self._store.read_run(run_id)
+        if run is not None and run.state in (RunState.RECEIVING, RunState.COMPLETING):
+            state = RunState(run.state)
+            to = RunState.FAILED
+            move(self._store, self._fence, run_id, current=state, to=to, error=reason)
+            crashpoint("external.fail.after")

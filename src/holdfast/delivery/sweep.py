@@ -1,0 +1,221 @@
+"""Clean-up: runs that nobody will ask for any more lose their bytes and rows; a tombstone stays.
+
+Time is accumulated by whoever holds the lease, in the store: see `holdfast.store.sqlite.watch`.
+
+What a sweep does, in this order, each step durable before the next and idle when done again:
+
+1. The run is SWEPT. From here on readers find it gone and senders are refused, so nobody sees what
+   follows. Crash after: found again as SWEPT and not cleared.
+2. Its queues and topics go.
+3. Its directories go: inputs and what attempts wrote.
+4. Its blobs go: uploads, and pieces of external results.
+5. Records of its client's notices go that every known group has passed.
+6. Its rows go, and with them the wish to clear it. The tombstone stays.
+
+Crash points: `sweep.*`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from holdfast._base.crashpoint import crashpoint
+from holdfast._base.files import TEMPORARY_PREFIX, os_errors
+from holdfast._base.ids import Offset, RunId
+from holdfast.blobs.contract import BlobStore
+from holdfast.config import Config
+from holdfast.delivery.ports import ResultQueues, request_for
+from holdfast.delivery.receive import EXTERNAL
+from holdfast.delivery.states import move
+from holdfast.delivery.waiting import awaited
+from holdfast.store.contract import Store, ingress_topic, notice_topic
+from holdfast.store.result_rows import Watched
+from holdfast.store.rows import Fence, Run, RunKind, RunState
+from holdfast.store.states import STOPS
+
+CHUNKS = "chunks/"
+"""The prefix of the names of all uploads, as intake gives them."""
+STRAYS_EVERY_MS = 60_000
+"""How often directories of swept runs are looked for that an engine wrote after their sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Where the bytes of runs are: directories with one entry per run, and the blobs' root."""
+
+    per_run: tuple[Path, ...]
+    blobs: Path
+
+    def of(self, run_id: RunId) -> list[Path]:
+        """Return the directories of a run that are there."""
+        return [home / run_id for home in self.per_run if (home / run_id).is_dir()]
+
+
+class Duty(StrEnum):
+    """What is to be done about a run."""
+
+    NOTHING = "nothing"
+    ABANDON = "abandon"
+    DROP_QUEUES = "drop queues"
+    SWEEP = "sweep"
+    CLEAR = "clear"
+
+
+def duty(watched: Watched, config: Config, *, waits: bool) -> Duty:
+    """Say what is to be done about a run. Pure.
+
+    `waits`: for its client or its producer. A run at work of ours is never abandoned.
+    """
+    state, idle_s = RunState(watched.run.state), watched.idle_ms / 1000
+    if state is RunState.SWEPT:
+        return Duty.CLEAR
+    if state in STOPS:
+        return Duty.SWEEP if idle_s >= config.sweep_after_s else Duty.NOTHING
+    if state is RunState.DONE:
+        if 0 < config.expire_after_s <= idle_s:
+            return Duty.SWEEP
+        return Duty.DROP_QUEUES if watched.has_queues else Duty.NOTHING
+    if waits and 0 < config.abandon_after_s <= idle_s:
+        return Duty.ABANDON
+    return Duty.NOTHING
+
+
+def due_for_sweep(store: Store, config: Config) -> list[Run]:
+    """Return the runs that the next sweep will take, or has begun with. Changes nothing."""
+    wanted = (Duty.SWEEP, Duty.CLEAR)
+    return [
+        watched.run
+        for watched in store.list_watched()
+        if duty(watched, config, waits=False) in wanted
+    ]
+
+
+class Sweeper:
+    """Does what is to be done about runs, under a fence."""
+
+    def __init__(
+        self,
+        store: Store,
+        blobs: BlobStore,
+        queues: ResultQueues,
+        homes: Homes,
+        fence: Fence,
+        config: Config,
+    ) -> None:
+        self._store, self._blobs, self._queues = store, blobs, queues
+        self._homes, self._fence, self._config = homes, fence, config
+        self._strays_at_ms = 0
+        self._partial: dict[Path, tuple[int, int, int]] = {}
+
+    def advance(self) -> int:
+        """Look at all runs, and do what is due; returns about how many something was done."""
+        done = 0
+        for watched in self._store.watch_runs(self._fence):
+            done += self._attend(watched)
+        elapsed_ms = self._store.read_elapsed()
+        if elapsed_ms >= self._strays_at_ms:
+            self._strays_at_ms = elapsed_ms + STRAYS_EVERY_MS
+            self._sweep_strays()
+            self._sweep_partial(elapsed_ms)
+        return done
+
+    def _attend(self, watched: Watched) -> int:
+        run = watched.run
+        may_wait = self._config.abandon_after_s > 0
+        waits = awaited(self._store, run) if may_wait else []
+        match duty(watched, self._config, waits=bool(waits)):
+            case Duty.ABANDON:
+                reason = f"nothing came for {watched.idle_ms // 1000} s: {'; '.join(waits)}"
+                self._store.abandon_run(self._fence, run.run_id, mark=watched.mark, error=reason)
+                crashpoint("sweep.abandon.after")
+            case Duty.DROP_QUEUES:
+                self._drop_queues(run)
+            case Duty.SWEEP:
+                self.sweep(run)
+            case Duty.CLEAR:
+                self._clear(run)
+            case Duty.NOTHING:
+                return 0
+        return 1
+
+    def sweep(self, run: Run) -> None:
+        """Sweep a run that came to its end; steps as above."""
+        state, to = RunState(run.state), RunState.SWEPT
+        if state is not RunState.SWEPT:
+            move(self._store, self._fence, run.run_id, current=state, to=to, error=run.error)
+            crashpoint("sweep.mark.after")
+        self._clear(run)
+
+    def _clear(self, run: Run) -> None:
+        self._drop_queues(run)
+        for path in self._homes.of(run.run_id):
+            _remove(path)
+            crashpoint("sweep.files.each")
+        for prefix in (f"{CHUNKS}{run.run_id}/", f"{EXTERNAL}{run.run_id}/"):
+            for name in list(self._blobs.names(prefix)):
+                self._blobs.delete(name)
+                crashpoint("sweep.blob.each")
+        self._truncate_notices(run)
+        self._store.clear_run(self._fence, run.run_id, uploads=f"{CHUNKS}{run.run_id}/")
+        crashpoint("sweep.clear.after")
+
+    def _drop_queues(self, run: Run) -> None:
+        """Remove the queues of a run, then say so. Crash in between: missing ones are no error."""
+        if run.kind is RunKind.EXTERNAL:
+            self._queues.delete(request_for(run.run_id, run.client))
+            crashpoint("sweep.queues.after")
+        segments = range(1, run.segments + 1)
+        topics = tuple(ingress_topic(run.run_id, segment) for segment in segments)
+        self._store.forget_queues(self._fence, run.run_id, topics)
+        crashpoint("sweep.topics.after")
+
+    def _truncate_notices(self, run: Run) -> None:
+        topic = notice_topic(run.client)
+        if run.client and topic in self._store.list_topics():
+            _, free = self._store.topic_bounds(topic, 0)
+            self._store.truncate_records(topic, 0, Offset(free))
+
+    def _sweep_strays(self) -> None:
+        """Remove directories that a job which outlived its run wrote after the sweep."""
+        for home in self._homes.per_run:
+            for path in _entries(home):
+                run = self._store.read_run(RunId(path.name))
+                if run is not None and run.state == RunState.SWEPT:
+                    _remove(path)
+
+    def _sweep_partial(self, elapsed_ms: int) -> None:
+        """Remove half-written uploads that have not grown for as long as a failed run is kept.
+
+        Whoever wakes up and would finish one is refused by the missing file, and sends again.
+        """
+        seen: dict[Path, tuple[int, int, int]] = {}
+        for path in _entries(self._homes.blobs):
+            if not path.name.startswith(TEMPORARY_PREFIX):
+                continue
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            size, changed, since_ms = self._partial.get(path, (-1, -1, elapsed_ms))
+            if (size, changed) != (status.st_size, status.st_mtime_ns):
+                since_ms = elapsed_ms
+            if elapsed_ms - since_ms > self._config.sweep_after_s * 1000:
+                path.unlink(missing_ok=True)
+                continue
+            seen[path] = (status.st_size, status.st_mtime_ns, since_ms)
+        self._partial = seen
+
+
+def _entries(home: Path) -> Iterable[Path]:
+    with os_errors(home):
+        return sorted(home.iterdir()) if home.is_dir() else []
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory; what somebody else removes meanwhile, or adds, is left to the next."""
+    with os_errors(path):
+        shutil.rmtree(path, ignore_errors=True)

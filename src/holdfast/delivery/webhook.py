@@ -1,0 +1,133 @@
+"""Notices to webhooks: counted, sent, recorded; given up after a limit.
+
+1. The attempt is counted. Crash after: it is sent again, under the same id.
+2. The notice is sent, signed. Crash after: the receiver has it, and gets it again.
+3. What came of it is recorded: taken, due again, or given up.
+
+A receiver that is slow holds up one thread, not the others' notices nor any run. A client has one
+notice under way at a time, so its own are sent in the order they came due.
+
+Crash points: `notice.*`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from holdfast._base.clock import Clock
+from holdfast._base.crashpoint import crashpoint
+from holdfast.config import Config
+from holdfast.delivery.patience import retry_after_s, wait_ms
+from holdfast.delivery.signing import NOTICE_ID, SIGNATURE, sign, signing_secret
+from holdfast.store.contract import NoticeStore
+from holdfast.store.result_rows import Notice
+from holdfast.store.rows import Fence
+
+THREADS = 8
+"""Receivers that may be slow at once before others wait for them. Each costs a connection to the
+store and its cache."""
+_DUE_COUNT = 100
+_ERROR_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one attempt: None is the error of one that was taken."""
+
+    error: str | None
+    retry_after_s: int | None = None
+
+
+class Sender:
+    """Sends notices that are due. `advance` never waits for a receiver."""
+
+    def __init__(
+        self, store: NoticeStore, fence: Fence, secrets: Path, config: Config, clock: Clock
+    ) -> None:
+        """Keep connections to receivers open; no proxy, no redirect: the operator's URL is it."""
+        self._store, self._fence, self._secrets = store, fence, secrets
+        self._config, self._clock = config, clock
+        self._http = httpx.Client(
+            timeout=config.notice_timeout_s, follow_redirects=False, trust_env=False
+        )
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="notice")
+        self._guard = threading.Lock()
+        self._busy: set[str] = set()
+        self._failed: BaseException | None = None
+
+    def advance(self) -> int:
+        """Begin what is due; returns how many were begun.
+
+        Raises whatever a thread met since the last call: Fenced above all.
+        """
+        if self._failed is not None:
+            raise self._failed
+        begun = 0
+        for notice in self._store.due_notices(_DUE_COUNT):
+            with self._guard:
+                if notice.client in self._busy:
+                    continue
+                self._busy.add(notice.client)
+            self._pool.submit(self.send, notice).add_done_callback(self._done(notice.client))
+            begun += 1
+        return begun
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a notice is under way."""
+        with self._guard:
+            return bool(self._busy)
+
+    def close(self) -> None:
+        """Let those under way come to their end, and begin no other."""
+        self._pool.shutdown(wait=True)
+        self._http.close()
+
+    def _done(self, client: str) -> Callable[[Future[None]], None]:
+        def done(future: Future[None]) -> None:
+            error = future.exception()
+            with self._guard:
+                self._busy.discard(client)
+                self._failed = self._failed or error
+
+        return done
+
+    def send(self, notice: Notice) -> None:
+        """Make one attempt; steps as above."""
+        if self._store.begin_notice(self._fence, notice.notice_id) is None:
+            return
+        crashpoint("notice.attempt.after")
+        answer = self._post(notice)
+        crashpoint("notice.send.after")
+        if answer.error is None:
+            self._store.record_sent(self._fence, notice.notice_id)
+        else:
+            failures = notice.failures + 1
+            wait = wait_ms(self._config, notice.notice_id, failures, answer.retry_after_s)
+            self._store.record_unsent(self._fence, notice.notice_id, answer.error, wait_ms=wait)
+        crashpoint("notice.record.after")
+
+    def _post(self, notice: Notice) -> Answer:
+        body = notice.body.encode()
+        secret = signing_secret(self._secrets, notice.client)
+        headers = {
+            "Content-Type": "application/json",
+            NOTICE_ID: notice.notice_id,
+            SIGNATURE: sign(secret, body, self._clock.wall_ms() // 1000),
+        }
+        try:
+            # The answer's body is nobody's business, and may be endless: only its head is read.
+            with self._http.stream("POST", notice.url, content=body, headers=headers) as answer:
+                if answer.is_success:
+                    return Answer(None)
+                after = retry_after_s(answer.headers.get("Retry-After"))
+                return Answer(f"the receiver answered {answer.status_code}", after)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            text = f"{type(error).__name__}: {error}"
+            return Answer(text[:_ERROR_CHARS])
