@@ -94,7 +94,7 @@ class FakeServer(httpx.BaseTransport):
                 return stream(self.events.popleft())
             case ["GET", "runs", run, "results"]:
                 return reply(200, self._results(self.runs[run]))
-            case ["GET", "runs", run, "results", series, ordinal]:
+            case ["GET", "runs", run, "results", series, "files", ordinal]:
                 return piece(request, self.runs[run].series[series][1][int(ordinal) - 1])
         return refusal(404, "NO_SUCH", message="not there")
 
@@ -127,7 +127,7 @@ class FakeServer(httpx.BaseTransport):
 
     def _results(self, run: FakeRun) -> dict[str, Any]:
         series = [
-            {"series": name, "columns": columns, "provisional": False, "pieces": pieces_of(data)}
+            {"series": name, "columns": columns, "pieces": [], "files": pieces_of(data)}
             for name, (columns, data) in run.series.items()
         ]
         return {"state": run.state, "final": run.state == "DONE", "series": series}

@@ -68,16 +68,18 @@ def test_sigterm_while_nobody_answers_says_how_to_go_on(command: QuickCommand) -
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         arguments = ["watch", "r1", "--url", url, "--token-file", "token"]
-        with subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *arguments],
-            cwd=command.root,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as watching:
-            with silent.accept()[0] as taken:
-                taken.recv(1)
-                watching.send_signal(signal.SIGTERM)
-                _, said = watching.communicate(timeout=60)
+        with (
+            subprocess.Popen(
+                [sys.executable, "-m", "holdfast.cli", *arguments],
+                cwd=command.root,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as watching,
+            silent.accept()[0] as taken,
+        ):
+            taken.recv(1)
+            watching.send_signal(signal.SIGTERM)
+            _, said = watching.communicate(timeout=60)
     assert watching.returncode == 130
     assert "[RUN_STOPPED]" in said
     assert f"Go on: holdfast {' '.join(arguments)}" in said

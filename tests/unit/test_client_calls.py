@@ -283,14 +283,14 @@ def fetched(server: FakeServer, run: str, out: Path) -> bytes:
     with server.client() as client:
         files = client.download(run, out)
     assert sorted(path.name for path in out.iterdir()) == ["q1.csv", "q2.csv"]
-    assert files["q2"].read_bytes() == b"n\n"
-    return files["q1"].read_bytes()
+    assert files["q2.csv"].read_bytes() == b"n\n"
+    return files["q1.csv"].read_bytes()
 
 
 def asked_pieces(server: FakeServer) -> list[str]:
     paths = [path for _, path in server.requests if "/results/" in path]
     server.requests.clear()
-    return ["/".join(path.split("/")[-2:]) for path in paths]
+    return ["/".join(path.split("/")[-3::2]) for path in paths]
 
 
 def test_a_result_is_its_header_and_its_pieces(server: FakeServer, tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ class SeriesInfo:
     columns: tuple[str, ...]
     provisional: bool
     pieces: tuple[PieceInfo, ...]
+    files: tuple[PieceInfo, ...] | None
+    """The whole series as CSV in its declared order; None: it is not computed, or no CSV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +146,13 @@ def results(document: Document) -> Results:
 
 
 def _series_info(document: Document) -> SeriesInfo:
+    files = document.get("files")
     return SeriesInfo(
         series=document["series"],
         columns=tuple(document.get("columns") or ()),
         provisional=bool(document.get("provisional")),
         pieces=tuple(_piece_info(piece) for piece in document["pieces"]),
+        files=None if files is None else tuple(_piece_info(file) for file in files),
     )
 
 

@@ -26,7 +26,7 @@ from holdfast._base.files import os_errors
 from holdfast.client import answers
 from holdfast.client.answers import Results, RunInfo
 from holdfast.client.door import Body, Door, Transport, json_body
-from holdfast.client.download import fetch_series
+from holdfast.client.download import fetch_file, wanted_of
 from holdfast.client.follow import follow
 from holdfast.client.patience import Patience
 from holdfast.errors import ChecksumWrong, HoldfastError, RunOver, RunUnfinished, UsageInvalid
@@ -242,7 +242,9 @@ class Client:
         return answers.results(self._door.ask("GET", f"{_run_path(run)}/results").document)
 
     def download(self, run: str, out: str | Path) -> dict[str, Path]:
-        """Write each series of a DONE run to `out`/SERIES.csv; returns the paths.
+        """Write each series of a DONE run to `out`/SERIES.csv; returns the paths by file name.
+
+        A series that is no CSV becomes a file per piece.
 
         Checksums are verified; what an earlier call brought is not fetched again. A reader of
         `out` sees whole files only.
@@ -254,11 +256,9 @@ class Client:
         found = self.results(run)
         if not found.final:
             raise _not_final(self.state(run))
-        pieces = f"{_run_path(run)}/results"
-        return {
-            one.series: fetch_series(self._door, pieces, run, one, Path(out))
-            for one in found.series
-        }
+        path = f"{_run_path(run)}/results"
+        wanted = [file for one in found.series for file in wanted_of(one, path)]
+        return {file.name: fetch_file(self._door, run, file, Path(out)) for file in wanted}
 
     def cancel(self, run: str) -> RunInfo:
         """Cancel a run. One that was cancelled before stays so.

@@ -14,6 +14,7 @@ import io
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -38,16 +39,38 @@ _PARTIAL = 206
 _SERIES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
-def fetch_series(door: Door, path: str, run: str, series: SeriesInfo, out: Path) -> Path:
-    """Write a series to `out`; returns the file.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file to be fetched: its name, what it begins with, and the pieces that follow."""
+
+    name: str
+    columns: tuple[str, ...]
+    pieces: tuple[PieceInfo, ...]
+    path: str
+    """Where the pieces are, each under its ordinal."""
+
+
+def wanted_of(series: SeriesInfo, path: str) -> list[Wanted]:
+    """Return the files of a series: one CSV, or one per piece where they are no CSV. Pure."""
+    name = _plain(series.series)
+    where = f"{path}/{quote(series.series, safe='')}"
+    if series.files is not None:
+        return [Wanted(f"{name}.csv", series.columns, series.files, f"{where}/files")]
+    return [
+        Wanted(f"{name}-{piece.ordinal:05d}.{_plain(piece.format)}", (), (piece,), where)
+        for piece in series.pieces
+    ]
+
+
+def fetch_file(door: Door, run: str, series: Wanted, out: Path) -> Path:
+    """Write one file to `out`; returns its path.
 
     1. Each piece that is not there yet is appended to the temporary file, and its checksum
        verified. Crash: the next call keeps the whole pieces, and goes on within a part of one.
     2. The file is made durable and renamed. Crash before: a temporary file that is complete.
     3. The directory is made durable.
     """
-    target = out / f"{_plain(series.series)}.csv"
-    where = f"{path}/{quote(series.series, safe='')}"
+    target = out / series.name
     with os_errors(out):
         make_directories(out)
         if _stands(target, series):
@@ -58,7 +81,7 @@ def fetch_series(door: Door, path: str, run: str, series: SeriesInfo, out: Path)
             _alone(file, target)
             place, whole = keep(file, series)
             for piece in series.pieces[whole:]:
-                _fetch_piece(door, f"{where}/{piece.ordinal}", piece, file, place, target)
+                _fetch_piece(door, f"{series.path}/{piece.ordinal}", piece, file, place, target)
                 place += piece.size
                 crashpoint("client.piece.after")
             os.fsync(descriptor)
@@ -78,7 +101,7 @@ def header_line(columns: Sequence[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def keep(file: BinaryIO, series: SeriesInfo) -> tuple[int, int]:
+def keep(file: BinaryIO, series: Wanted) -> tuple[int, int]:
     """Return where the whole pieces of a file end, and how many it has.
 
     Behind them may stand a part of the next one. What has a wrong checksum is cut off.
@@ -150,7 +173,7 @@ def _checksum(file: BinaryIO, place: int, size: int) -> str:
     return state.hexdigest()
 
 
-def _stands(target: Path, series: SeriesInfo) -> bool:
+def _stands(target: Path, series: Wanted) -> bool:
     """Tell whether the whole file is there, as it should be. Nothing is changed."""
     if not target.is_file():
         return False
@@ -175,14 +198,14 @@ def _alone(file: BinaryIO, target: Path) -> None:
         raise UsageInvalid(what=what, remedy="Wait for it, or give another directory.") from error
 
 
-def _name(run: str, series: SeriesInfo) -> str:
+def _name(run: str, series: Wanted) -> str:
     checksums = [piece.checksum for piece in series.pieces]
-    return digest("download", run, series.series, *series.columns, *checksums)
+    return digest("download", run, series.name, *series.columns, *checksums)
 
 
 def _plain(series: str) -> str:
     """Return a name that is a file's name and nothing else: it comes from another machine."""
     if not _SERIES.fullmatch(series):
-        what = f"the server names a series {series!r}, which is no name for a file"
+        what = f"the server names a result {series!r}, which is no name for a file"
         raise UsageInvalid(what=what, remedy="Look at the server.")
     return series

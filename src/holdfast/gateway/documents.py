@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast._base.intervals import Intervals
@@ -64,15 +64,29 @@ def piece_path(run: Run, series: str, ordinal: int) -> str:
     return f"/v1/runs/{run.run_id}/results/{series}/{ordinal}"
 
 
-def _piece(run: Run, series: str, piece: ResultPiece) -> dict[str, Any]:
+def file_path(run: Run, series: str, ordinal: int) -> str:
+    """Return where a file of a whole series is fetched."""
+    return f"/v1/runs/{run.run_id}/results/{series}/files/{ordinal}"
+
+
+def _piece(
+    run: Run, series: str, piece: ResultPiece, path: Callable[[Run, str, int], str] = piece_path
+) -> dict[str, Any]:
     return {
         "ordinal": piece.ordinal,
         "size": piece.size,
         "checksum": piece.checksum,
         "rows": piece.rows,
         "format": piece.format,
-        "url": piece_path(run, series, piece.ordinal),
+        "url": path(run, series, piece.ordinal),
     }
+
+
+def _files(run: Run, one: ResultSeries) -> list[dict[str, Any]] | None:
+    """Return what the whole series is made of, so that whoever fetches it can check and resume."""
+    if one.ordered is None:
+        return None
+    return [_piece(run, one.series, file, file_path) for file in one.ordered]
 
 
 def results_document(run: Run, results: Sequence[ResultSeries]) -> dict[str, Any]:
@@ -87,6 +101,7 @@ def results_document(run: Run, results: Sequence[ResultSeries]) -> dict[str, Any
                 "columns": list(one.columns),
                 "provisional": one.provisional,
                 "pieces": [_piece(run, one.series, piece) for piece in one.pieces],
+                "files": _files(run, one),
             }
             for one in results
         ],

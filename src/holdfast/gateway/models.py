@@ -143,6 +143,9 @@ class SeriesShape(BaseModel):
     columns: list[str] = Field(description="Of CSV pieces, which have no header line.")
     provisional: bool = Field(description="Its pieces are void if the run fails.")
     pieces: list[PieceShape]
+    files: list[PieceShape] | None = Field(
+        description="The whole series as CSV in its declared order, once it is computed."
+    )
 
 
 class ResultsShape(BaseModel):
@@ -169,6 +172,7 @@ class ResultsShape(BaseModel):
                                 "url": f"/v1/runs/{_RUN}/results/q1/1",
                             }
                         ],
+                        "files": None,
                     }
                 ],
             }

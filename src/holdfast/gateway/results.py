@@ -81,6 +81,31 @@ async def read_piece(
     piece = next((piece for piece in one.pieces if piece.ordinal == ordinal), None)
     if piece is None:
         raise PieceUnknown(run=found.run.run_id, what=f"piece {ordinal} of result {series}")
+    return await _bytes_of(desk, piece)
+
+
+@router.get(
+    "/runs/{run}/results/{series}/files/{ordinal}",
+    response_model=None,
+    responses={
+        200: {"description": "The file.", "content": {"text/csv": _BYTES}},
+        206: {"description": "A part of it.", "content": {"text/csv": _BYTES}},
+        416: {"description": "No such part."},
+        **refusals(404, 410),
+    },
+)
+async def read_file(
+    desk: AtDesk, found: AtRun, series: SeriesPath, ordinal: OrdinalPath
+) -> Response:
+    """Fetch one file of a whole series in its declared order: CSV without a header line."""
+    one = await _series(desk, found, series)
+    file = next((file for file in one.ordered or () if file.ordinal == ordinal), None)
+    if file is None:
+        raise PieceUnknown(run=found.run.run_id, what=f"file {ordinal} of result {series}")
+    return await _bytes_of(desk, file)
+
+
+async def _bytes_of(desk: Desk, piece: ResultPiece) -> Response:
     path = await _path(desk, piece)
     headers = {"ETag": f'"{piece.checksum}"', "Holdfast-Checksum": piece.checksum}
     kind = _TYPES.get(piece.format, "application/octet-stream")
