@@ -35,10 +35,10 @@ FREE_IN_LAYER = {("errors", "_base", "config")}
 """Written in one order in the design (errors, _base, config): each imports those before it."""
 CONTRACTS = ("contract", "rows")
 """The modules of a part that others of its own layer may import."""
-LATE_IMPORTS = {("pipeline", "spark"), ("log", "store"), ("cli", "gateway")}
+LATE_IMPORTS = {("pipeline", "spark"), ("log", "store"), ("cli", "gateway"), ("cli", "router")}
 """Permitted inside functions only: `Pipeline.run` and `.test` load Spark when they are called, the
-embedded log opens its store when it is given a path (docs/adr/0012), and the verb `gateway` starts
-the gateway."""
+embedded log opens its store when it is given a path (docs/adr/0012), and the verbs `gateway` and
+`router` open their doors."""
 
 FOREIGN: dict[str, tuple[str, ...]] = {
     "pyspark": ("spark",),

@@ -39,6 +39,7 @@ COMMANDS = [
     ("client", "rotate"),
     ("client", "revoke"),
     ("up",),
+    ("router",),
     ("calls", "show"),
     ("calls", "retry"),
     ("calls", "forget"),

@@ -77,6 +77,8 @@ POINTS: dict[str, str] = {
     "sweep.clear.after": "The rows of a swept run are gone, the tombstone stays.",
     "blobs.create.written": "A blob is durable under its temporary name.",
     "blobs.create.linked": "A blob has its name, the directory entry may not be durable.",
+    "router.chunk.forwarded": "A chunk is committed and at its shard, it is not acked.",
+    "router.end.forwarded": "One shard has an END, other shards may not; it is not acked.",
     "queue.bury.after": "A dead letter is confirmed, the message it copies is not acked.",
     "store.transaction.before": "A store transaction is complete in memory, not committed.",
     "store.transaction.after": "A store transaction is durable, its caller has not heard of it.",

@@ -24,7 +24,7 @@ from aio_pika.exceptions import AMQPError
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast.amqp.contract import Callback, Handle, Message, Reject
-from holdfast.amqp.link import Link
+from holdfast.amqp.link import CONNECT_S, Link
 from holdfast.amqp.loop import LoopThread
 from holdfast.amqp.names import dead_queue
 from holdfast.amqp.topology import ATTEMPTS, CODE, QUEUE, REASON, QueueSpec, attempts_of
@@ -32,6 +32,7 @@ from holdfast.errors import (
     BrokerRefused,
     BrokerUnreachable,
     HoldfastError,
+    InvariantViolated,
     MessageUnroutable,
     QueueMismatch,
     UsageInvalid,
@@ -50,10 +51,11 @@ RAISED = "CALLBACK_RAISED"
 class Tag:
     """One delivery. Fills `holdfast.amqp.contract.Handle`."""
 
-    __slots__ = ("_consumer", "is_settled", "tag")
+    __slots__ = ("_consumer", "_message", "is_settled", "tag")
 
-    def __init__(self, consumer: Consumer, tag: tuple[int, int]) -> None:
-        self._consumer, self.tag, self.is_settled = consumer, tag, False
+    def __init__(self, consumer: Consumer, message: Message, tag: tuple[int, int]) -> None:
+        self._consumer, self._message = consumer, message
+        self.tag, self.is_settled = tag, False
 
     def is_live(self) -> bool:
         """Tell whether an ack would still be heard."""
@@ -62,6 +64,10 @@ class Tag:
     def ack(self) -> bool:
         """Ack. False: the tag died with its channel; the message comes again."""
         return self._consumer.settle(self, keep=False)
+
+    def reject(self, reason: str, *, code: str = "REJECTED") -> bool:
+        """Send it to the dead letters after all. False: the tag is dead."""
+        return self.is_live() and self._consumer.bury(self, self._message, code, reason)
 
 
 def three_arguments(callback: Callback) -> Callable[[Message, bool, Handle], bool | None]:
@@ -171,7 +177,8 @@ class Consumer:
         self._channel, self._wake = underlay, asyncio.Event()
         sender = asyncio.create_task(self._send_settled(generation))
         try:
-            await self._begin(channel, underlay, generation)
+            async with asyncio.timeout(CONNECT_S):
+                await self._begin(channel, underlay, generation)
             while not await self._is_over(gone):
                 await self._link.declare_queue(self._spec)  # its neighbours have no consumer
         except BROKEN as error:
@@ -182,7 +189,7 @@ class Consumer:
             self.live = 0  # all its tags are dead from here on
             sender.cancel()
             with suppress(*BROKEN, asyncio.CancelledError):
-                await channel.close()
+                await asyncio.wait_for(channel.close(), CONNECT_S)
             if not self._stopping:
                 self._tell("lost", {"queue": self._spec.name})
             self._lost(generation)
@@ -215,7 +222,7 @@ class Consumer:
             properties.message_type or "",
             properties.headers or {},
         )
-        tag = Tag(self, (generation, delivered.delivery.delivery_tag))
+        tag = Tag(self, message, (generation, delivered.delivery.delivery_tag))
         self._inbox.put((tag, message, bool(delivered.delivery.redelivered)))
 
     async def _send_settled(self, generation: int) -> None:
@@ -259,31 +266,37 @@ class Consumer:
     def _work(self) -> None:
         while (item := self._inbox.get()) is not None:
             tag, message, redelivered = item
-            if tag.is_live() and not self._stopping:
+            if not tag.is_live() or self._stopping:
+                continue
+            try:
                 self._work_on(tag, message, redelivered)
+            except Exception as error:  # not the callback's, ours: a queue must not stop unnoticed
+                what = f"consumer of {self._spec.name}: {type(error).__name__}: {error}"
+                self._refusal = InvariantViolated(what=what)
+                raise
 
     def _work_on(self, tag: Tag, message: Message, redelivered: bool) -> None:
         try:
             if self._call(message, redelivered, tag) is not False:
                 tag.ack()
         except Reject as error:
-            self._bury(tag, message, error.code, error.reason)
+            self.bury(tag, message, error.code, error.reason)
         except Exception as error:  # whatever a callback raises counts as an attempt, and is told
             self._count(tag, message, error)
 
     def _count(self, tag: Tag, message: Message, error: Exception) -> None:
         attempts = attempts_of(self._spec.name, message.headers) + 1
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS_MAX]
-        facts = {"queue": self._spec.name, "message": message.message_id, "attempt": attempts}
+        facts = {"queue": self._spec.name, "message_id": message.message_id, "attempt": attempts}
         if attempts >= self._spec.attempts_max:
             code = error.code if isinstance(error, HoldfastError) else RAISED
-            self._bury(tag, message, code, reason)
+            self.bury(tag, message, code, reason)
         else:
             self._tell("raised", {**facts, "error": reason})
             self.settle(tag, keep=True)
 
-    def _bury(self, tag: Tag, message: Message, code: str, reason: str) -> None:
-        """Move a message to the dead letters.
+    def bury(self, tag: Tag, message: Message, code: str, reason: str) -> bool:
+        """Move a message to the dead letters. False: it stays, and comes again.
 
         1. A copy with the reason is confirmed there. Crash after: the message comes again, and is
            buried again under the same name.
@@ -294,17 +307,17 @@ class Consumer:
         headers |= {REASON: reason[:REASON_CHARACTERS_MAX], CODE: code}
         headers |= {QUEUE: self._spec.name, ATTEMPTS: attempts}
         letter = Message(message.body, message.message_id, message.kind, headers)
-        facts = {"queue": self._spec.name, "message": message.message_id, "code": code}
+        facts = {"queue": self._spec.name, "message_id": message.message_id, "code": code}
         try:
             self._loop.call(self._publish_letter(letter))
         except HoldfastError as error:
             # It stays un-acked: the link is down, or about to be made again, and it comes again.
             self._tell("not buried", {**facts, "error": str(error)})
             self.settle(tag, keep=True)
-            return
+            return False
         crashpoint("queue.bury.after")
         self._tell("dead letter", {**facts, "reason": reason})
-        tag.ack()
+        return tag.ack()
 
     async def _publish_letter(self, letter: Message) -> None:
         target = dead_queue(self._spec.name)

@@ -57,6 +57,9 @@ class Handle(Protocol):
     def ack(self) -> bool:
         """Ack. False: the tag died with its channel; the message comes again."""
 
+    def reject(self, reason: str, *, code: str = "REJECTED") -> bool:
+        """Send it to the dead letters after all. False: it stays un-acked, and comes again."""
+
 
 Callback = Callable[[Message], bool | None] | Callable[[Message, bool, Handle], bool | None]
 

@@ -40,6 +40,9 @@ from holdfast.errors import (
 
 CONNECT_S = 10.0
 """For one try at a connection. Shorter: a busy broker's greeting is missed."""
+CONFIRM_S = 3.0
+"""For the first try at a confirm; doubled for each next one. A quorum queue that is asked while its
+leader is being elected may never answer on that channel; on a new one it does."""
 HEARTBEAT_S = 15
 """A line that is dead without having said so is noticed after two of these."""
 PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -111,7 +114,7 @@ class Link:
         """Send; returns when the broker confirmed that it is in a queue, durably.
 
         A connection that breaks before the confirm leaves the outcome unknown: it is sent again,
-        under the same name, until the deadline.
+        under the same name, until the deadline. So is what a queue could not take.
 
         Raises:
             MessageUnroutable, MessageReturned, MessageNacked: it was not sent.
@@ -119,17 +122,22 @@ class Link:
         """
         deadline = self.deadline() if deadline is None else deadline
         async with self._room, self._alone(message.message_id):
-            for pause_s in _pauses():
+            for tried, pause_s in enumerate(_pauses()):
                 try:
-                    await self._publish_once(exchange, key, message, deadline)
+                    await self._publish_once(
+                        exchange, key, message, deadline, wait_s=CONFIRM_S * 2**tried
+                    )
                     return
                 except _LOST as error:
-                    if (refusal := self._refusal(exchange, key, message, error)) is not None:
+                    refusal = self._refusal(exchange, key, message, error)
+                    is_over = self._clock.monotonic_s() + pause_s > deadline
+                    # A queue whose leader is being elected does not take it now; soon it may.
+                    if refusal is not None and (is_over or not isinstance(refusal, MessageNacked)):
                         raise refusal from None
                     await self._wait(pause_s, deadline, error)
 
     async def _publish_once(
-        self, exchange: str, key: str, message: Message, deadline: float
+        self, exchange: str, key: str, message: Message, deadline: float, *, wait_s: float
     ) -> None:
         async with self._opening:
             channel = self._publishing
@@ -152,14 +160,24 @@ class Link:
                 routing_key=key,
                 properties=sent.properties,
                 mandatory=True,
-                timeout=left_s,
+                timeout=min(left_s, wait_s),
             )
+        except TimeoutError:
+            await self._drop(channel)
+            raise
         except asyncio.CancelledError:
             # The library also cancels those that wait on a channel which it closes.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             raise ConnectionError("the channel was closed") from None
+
+    async def _drop(self, channel: AbstractChannel) -> None:
+        """Give a channel up that does not answer. Whoever waits on it sends again on another."""
+        if self._publishing is channel:
+            self._publishing = None
+        with suppress(*_LOST, asyncio.CancelledError):
+            await asyncio.wait_for(channel.close(), CONNECT_S)
 
     def _refusal(
         self, exchange: str, key: str, message: Message, error: BaseException
@@ -265,7 +283,8 @@ class Link:
         deadline = self.deadline() if deadline is None else deadline
         channel = await self.open_channel(deadline, confirms=False)
         try:
-            yield channel
+            async with asyncio.timeout(CONNECT_S):
+                yield channel
         except _LOST as error:
             text = self.address.safe(_said(error))
             if "PRECONDITION_FAILED" in text:
@@ -277,7 +296,7 @@ class Link:
             raise self._unreachable(error) from None
         finally:
             with suppress(*_LOST, asyncio.CancelledError):
-                await channel.close()
+                await asyncio.wait_for(channel.close(), CONNECT_S)
 
     async def _wait(self, pause_s: float, deadline: float, error: BaseException) -> None:
         if self._clock.monotonic_s() + pause_s > deadline:

@@ -17,7 +17,7 @@ from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast._base.files import os_errors
 from holdfast._base.processes import die_with_supervisor
-from holdfast.cli import calls, client, coffee, remote_verbs, served
+from holdfast.cli import calls, client, coffee, remote_verbs, router, served
 from holdfast.cli.exits import exit_code, one_line
 from holdfast.cli.gateway import gateway
 from holdfast.errors import HoldfastError, UsageInvalid
@@ -34,6 +34,7 @@ app.add_typer(client.app, name="client")
 app.command()(gateway)
 app.command()(served.up)
 app.command()(served.engine)
+app.command()(router.router)
 
 State = Annotated[Path, typer.Option(help="Directory that holds the run's state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

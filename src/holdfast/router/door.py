@@ -1,0 +1,185 @@
+"""What a client may hand in over its queue, as intake takes it. The client's name is the queue's.
+
+A message is acked after this returned. What is wrong with the message raises `Reject`: it goes to
+the dead letters, with the reason. What is wrong with the machine is waited for, un-acked: the
+queue keeps what is not taken, which is all the back-pressure there is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from holdfast._base.ids import RunId
+from holdfast._base.intervals import Intervals
+from holdfast.amqp.contract import Reject
+from holdfast.blobs.contract import BlobStore
+from holdfast.engine.barrier import is_complete
+from holdfast.errors import (
+    CallerError,
+    DataError,
+    EndConflict,
+    EnvironmentFailed,
+    HoldfastError,
+    RunUnknown,
+    UsageInvalid,
+)
+from holdfast.intake.rules import accept_end
+from holdfast.intake.upload import put_chunk, put_end
+from holdfast.router.held import Stream
+from holdfast.router.messages import ClientChunk, ClientEnd, ClientMessage, decode
+from holdfast.store.contract import Store
+from holdfast.store.rows import Chunk, ChunkKind, End, EndFacts, SenderProgress
+
+T = TypeVar("T")
+PAUSE_S = 0.5
+"""Before the machine is asked again: a full disk is not emptied in less."""
+UPLOADS_MAX = 5
+"""Tries at a chunk whose upload was swept meanwhile. Each is a new upload."""
+
+
+class Stopped(Exception):
+    """Somebody asked the router to stop while it waited for the machine."""
+
+
+class Door:
+    """Takes chunks and ENDs of clients. Used by many threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        blobs: BlobStore,
+        *,
+        stop: threading.Event,
+        tell: Callable[[str, dict[str, object]], None],
+    ) -> None:
+        self._store, self._blobs, self._stop, self._tell = store, blobs, stop, tell
+
+    def read(self, body: bytes) -> ClientMessage:
+        """Return the message in `body`.
+
+        Raises:
+            Reject: it is none.
+        """
+        try:
+            return decode(body)
+        except DataError as error:
+            raise rejected(error) from error
+
+    def take_chunk(self, client: str, message: ClientChunk) -> bool:
+        """Commit a chunk. False: it was there already.
+
+        Raises:
+            Reject: intake refused it.
+            Stopped: the machine could not, and nobody waits any more.
+        """
+        chunk = Chunk(
+            table=message.table,
+            sender=message.sender,
+            ordinal=message.ordinal,
+            kind=ChunkKind.BLOB,
+            location="",
+            size=len(message.payload),
+            checksum=message.checksum,
+            format=message.format,
+        )
+
+        def put() -> bool:
+            self._check_owner(client, message.run)
+            for tried in range(UPLOADS_MAX):
+                try:
+                    return put_chunk(
+                        *(self._store, self._blobs, message.run, chunk, [message.payload]),
+                        barrier=is_complete,
+                    )
+                except UsageInvalid as error:
+                    if "was swept" not in error.what or tried == UPLOADS_MAX - 1:
+                        raise
+            raise AssertionError("the last try raises or returns")
+
+        return self.patiently(put)
+
+    def take_end(self, client: str, end: ClientEnd) -> bool:
+        """Commit an END, and look at the barrier. False: it was there already. Raises likewise."""
+
+        def put() -> bool:
+            self._check_owner(client, end.run)
+            told = End(end.table, end.sender, end.count)
+            return put_end(self._store, end.run, told, is_complete)
+
+        return self.patiently(put)
+
+    def missing(self, client: str, end: ClientEnd) -> Intervals:
+        """Return which announced ordinals are not committed yet, of an END that may be taken.
+
+        Raises:
+            Reject: intake would refuse it now.
+        """
+
+        def look() -> Intervals:
+            state = self._check_owner(client, end.run)
+            sender = self._sender(Stream(client, end.run, end.table, end.sender))
+            facts = EndFacts(
+                run_id=end.run,
+                state=state,
+                declared=sender is not None,
+                announced=sender.announced if sender else None,
+                received=sender.received if sender else Intervals(),
+            )
+            accept_end(End(end.table, end.sender, end.count), facts)
+            return Intervals.first(end.count).minus(facts.received)
+
+        return self.patiently(look)
+
+    def still_missing(self, stream: Stream, count: int) -> Intervals:
+        """Return which of a stream's ordinals are not committed yet."""
+        sender = self._sender(stream)
+        received = sender.received if sender else Intervals()
+        return Intervals.first(count).minus(received)
+
+    def _sender(self, stream: Stream) -> SenderProgress | None:
+        progress = self._store.read_progress(RunId(stream.run))
+        here = (stream.table, stream.sender)
+        return next((one for one in progress if (one.table, one.sender) == here), None)
+
+    def _check_owner(self, client: str, run: str) -> str:
+        """Return the run's state. A run of somebody else is one that never was."""
+        found = self._store.read_run(RunId(run))
+        if found is None or found.client != client:
+            raise RunUnknown(run=run)
+        return found.state
+
+    def patiently(self, action: Callable[[], T]) -> T:
+        """Do something; wait while the machine cannot; reject what can never be done."""
+        told = False
+        while True:
+            try:
+                return action()
+            except HoldfastError as error:
+                waits = isinstance(error, EnvironmentFailed) or (
+                    isinstance(error, CallerError) and error.retryable
+                )
+                if not waits:
+                    raise rejected(error) from error
+                if not told:
+                    self._tell("waiting", {"error": str(error)})
+                    told = True
+            if self._stop.wait(PAUSE_S):
+                raise Stopped
+
+
+def rejected(error: HoldfastError) -> Reject:
+    """Return the rejection that carries an error to the dead letters."""
+    return Reject(str(error), code=error.code)
+
+
+def conflict(end: ClientEnd, known: int) -> EndConflict:
+    """Return the refusal of an END whose count is not the one that is held."""
+    return EndConflict(
+        table=end.table,
+        sender=end.sender,
+        what="another count was announced",
+        known=known,
+        sent=end.count,
+    )

@@ -1,0 +1,178 @@
+"""The router: consumes every client's queue and hands what comes to intake.
+
+By default an END is committed like a chunk and acked at once: the store is the root, and needs
+no broker to remember for it. With `delayed`, ENDs stay at the broker instead (`router.delayed`).
+Several routers may serve the same clients: the broker gives each message to one of them, and
+intake takes what comes twice once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast._base.clock import Clock
+from holdfast.amqp.broker import Broker
+from holdfast.amqp.consumer import Consumer
+from holdfast.amqp.contract import PREFETCH, Handle, Message
+from holdfast.amqp.names import client_queue
+from holdfast.amqp.topology import QueueSpec
+from holdfast.blobs.contract import BlobStore
+from holdfast.errors import UsageInvalid
+from holdfast.router.delayed import DelayedAcks
+from holdfast.router.door import Door, Stopped
+from holdfast.router.figures import Figures
+from holdfast.router.messages import ClientChunk
+from holdfast.store.contract import Store
+
+Tell = Callable[[str, dict[str, Any]], None]
+REFRESH_S = 1.0
+"""Between two looks at who the clients are."""
+ALERT_S = 300.0
+"""How long an END may be held before somebody should look: a client that died, or a lost chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterOptions:
+    """How a router works. `clients` empty: all that the state knows."""
+
+    clients: tuple[str, ...] = ()
+    prefetch: int = PREFETCH
+    threads: int = 1
+    delayed: bool = False
+    shards: tuple[str, ...] = ()
+    alert_s: float = ALERT_S
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if self.shards and not self.delayed:
+            remedy = "Add --delayed-ack, or leave out --shard."
+            raise UsageInvalid(what="shards are given, but ENDs are not delayed", remedy=remedy)
+        if self.delayed and self.prefetch < 2:
+            remedy = "Use at least 2: one END held, one place for chunks."
+            raise UsageInvalid(what=f"delayed ack with prefetch {self.prefetch}", remedy=remedy)
+        if len(set(self.shards)) != len(self.shards):
+            raise UsageInvalid(what="a shard is named twice", remedy="Name each queue once.")
+
+
+class Router:
+    """Serves clients' queues until it is stopped."""
+
+    def __init__(
+        self,
+        store: Store,
+        blobs: BlobStore,
+        broker: Broker,
+        options: RouterOptions,
+        *,
+        clock: Clock,
+        tell: Tell,
+    ) -> None:
+        """`broker` stays the caller's, to close after `run` returned."""
+        self._store, self._broker, self._options, self._tell = store, broker, options, tell
+        self.figures, self.stopping = Figures(), threading.Event()
+        self._door = Door(store, blobs, stop=self.stopping, tell=tell)
+        self._consumers: dict[str, Consumer] = {}
+        self._delayed: DelayedAcks | None = None
+        if options.delayed:
+            self._delayed = DelayedAcks(
+                *(self._door, store, broker),
+                shards=options.shards,
+                prefetch=options.prefetch,
+                alert_s=options.alert_s,
+                clock=clock,
+                figures=self.figures,
+                tell=tell,
+            )
+
+    def run(self) -> None:
+        """Serve until `stopping` is set.
+
+        Raises:
+            BrokerUnreachable, BrokerRefused, QueueMismatch: it cannot.
+        """
+        for shard in self._options.shards:
+            self._broker.queue(shard)
+        if self._delayed is not None:
+            self._delayed.start()
+        try:
+            while not self.stopping.is_set():
+                self._refresh()
+                self.stopping.wait(REFRESH_S)
+        finally:
+            self.stopping.set()
+            for consumer in self._consumers.values():
+                consumer.stop()
+            if self._delayed is not None:
+                self._delayed.stop()
+
+    def _refresh(self) -> None:
+        """Serve clients that are new, leave those that are no more, stop if a queue gave up."""
+        wanted = self._wanted()
+        for client in [one for one in self._consumers if one not in wanted]:
+            self._consumers.pop(client).stop()
+            self._tell("client left", {"client": client})
+        for client in [one for one in wanted if one not in self._consumers]:
+            self._consumers[client] = self._consume(client)
+            self._tell("serving", {"client": client, "queue": client_queue(client)})
+        for consumer in self._consumers.values():
+            if (failure := consumer.failure()) is not None:
+                raise failure
+
+    def _wanted(self) -> Sequence[str]:
+        if self._options.clients:
+            return self._options.clients
+        return [one.client for one in self._store.list_clients() if not one.revoked]
+
+    def _consume(self, client: str) -> Consumer:
+        delayed, name = self._delayed, client_queue(client)
+
+        def take(message: Message, redelivered: bool, handle: Handle) -> bool | None:
+            return self._take(client, message, redelivered, handle)
+
+        def lost(channel: int) -> None:
+            if delayed is not None:
+                delayed.lost(name, channel)
+
+        queue = self._broker.queue(QueueSpec(name))
+        return queue.consume(
+            take,
+            prefetch=self._options.prefetch,
+            threads=self._options.threads,
+            tell=self._hear,
+            lost=lost,
+        )
+
+    def _hear(self, event: str, facts: dict[str, Any]) -> None:
+        if event == "dead letter":
+            self.figures.add("dead_letters_total")
+        self._tell(event, facts)
+
+    def _take(
+        self, client: str, message: Message, redelivered: bool, handle: Handle
+    ) -> bool | None:
+        """Take one message of a client. None: committed, ack it. False: it stays un-acked.
+
+        Raises:
+            Reject: it goes to the dead letters.
+        """
+        found = self._door.read(message.body)
+        try:
+            if isinstance(found, ClientChunk):
+                self._door.take_chunk(client, found)
+                self.figures.add("chunks_total")
+                if self._delayed is not None:
+                    self._delayed.forward_chunk(found)
+                    self._delayed.look()
+                return None
+            if self._delayed is not None:
+                name = client_queue(client)
+                return self._delayed.receive(client, name, found, redelivered, handle)
+            self._door.take_end(client, found)
+        except Stopped:
+            return False
+        self.figures.add("ends_received_total")
+        self.figures.add("ends_acked_total")
+        return None

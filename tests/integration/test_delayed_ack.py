@@ -1,0 +1,301 @@
+"""Delayed ack with real processes: ENDs stay at the broker, and every death brings them back."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.rabbit_server import RabbitServer, running
+from tests.integration.router_work import (
+    Place,
+    RouterProcess,
+    chunk_of,
+    drained,
+    end_of,
+    payload_of,
+    routing,
+    send,
+)
+from tests.integration.waiting import until
+
+from holdfast._base.ids import RunId, fresh_token
+from holdfast.amqp.broker import Broker, Queue
+from holdfast.amqp.names import client_queue
+from holdfast.amqp.topology import QueueSpec
+from holdfast.worker.messages import Chunk, End
+
+CLIENTS_AT_ONCE = 50
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RabbitServer]:
+    """A broker that lets nobody hold a message longer than three seconds."""
+    with running(consumer_timeout_s=3) as one:
+        yield one
+
+
+class Case:
+    """One client, two shards, and a state."""
+
+    def __init__(self, server: RabbitServer, broker: Broker, root: Path) -> None:
+        self.server, self.broker, self.place = server, broker, Place(root / "state")
+        self.client = f"c-{fresh_token()}"
+        self.queue = broker.queue(QueueSpec(client_queue(self.client)))
+        self.shards = [broker.queue(f"shard-{n}-{self.client}") for n in (0, 1)]
+
+    def routing(self, *options: str, **more: Any) -> Any:
+        shards = [part for shard in self.shards for part in ("--shard", shard.name)]
+        base = ("--client", self.client, "--delayed-ack", *shards)
+        return routing(self.server, self.place, *base, *options, **more)
+
+    def send(self, *messages: Any) -> None:
+        send(self.broker, self.client, *messages)
+
+    def is_settled(self) -> bool:
+        """Nothing is left at the broker, held or waiting: consumers are gone when this is asked."""
+        return self.queue.depth() == 0
+
+    def expected(self, run: RunId, count: int, sender: str = "") -> list[set[Any]]:
+        """What each shard must have, by the numbers alone."""
+        made: list[set[Any]] = [set(), set()]
+        for ordinal in range(1, count + 1):
+            shard, own = (ordinal - 1) % 2, (ordinal + 1) // 2
+            made[shard].add(Chunk(run, "sales", sender, own, payload_of(ordinal)))
+        for shard in (0, 1):
+            total = len(made[shard])
+            made[shard].add(End(run, "sales", total, sender))
+        return made
+
+
+@pytest.fixture
+def case(server: RabbitServer, tmp_path: Path) -> Iterator[Case]:
+    with Broker(server.url(), patience_s=60) as broker:
+        one = Case(server, broker, tmp_path)
+        yield one
+        one.place.store.close()
+
+
+def shards_have(case: Case, *runs: tuple[RunId, int, str]) -> None:
+    """Each shard has every message at least once, and no other."""
+    for number, shard in enumerate(case.shards):
+        wanted: set[Any] = set().union(*(case.expected(*run)[number] for run in runs))
+        assert set(drained(shard)) == wanted
+
+
+def test_an_end_is_held_until_its_chunks_are_in_and_the_log_says_so(case: Case) -> None:
+    run = case.place.open_run(case.client, ["north", "south"])
+    with case.routing("--hold-alert-s", "0.2", "--metrics-port", "0") as router:
+        router.ready()
+        case.send(end_of(run, 3, "north"), end_of(run, 0, "south"))
+        until(lambda: router.said("END deferred", sender="north", pending=3), "it is deferred")
+        until(lambda: router.said("END acked", sender="south"), "the empty one went on")
+        until(lambda: router.said("ALERT: END held too long", sender="north"), "the alert")
+        assert figures_of(router)["ends_held"] == 1
+        assert figures_of(router)["ends_overdue"] == 1
+        assert case.place.announced(run) == {"north": None, "south": 0}
+        assert router.said("END acked", sender="north") == 0
+        case.send(*(chunk_of(run, n, "north") for n in (3, 1, 2)))
+        until(lambda: router.said("END acked", sender="north"), "it is acked")
+        assert router.said("END forwarded", sender="north", shards=2) == 1
+        assert figures_of(router)["ends_held"] == 0
+        assert router.stop() == 0
+    assert case.is_settled()
+    assert case.place.is_whole(run, 3) is False
+    assert case.place.received(run) == {"north": [1, 2, 3], "south": []}
+    assert case.place.announced(run) == {"north": 3, "south": 0}
+    shards_have(case, (run, 3, "north"), (run, 0, "south"))
+
+
+def figures_of(router: RouterProcess) -> dict[str, float]:
+    (ready,) = [line for line in router.lines() if line["event"] == "router ready"]
+    url = f"http://127.0.0.1:{ready['metrics_port']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.findall(r"^holdfast_router_(\w+) (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def test_killed_while_ends_are_held_three_times_in_a_row(case: Case) -> None:
+    """Each successor is handed the same ENDs again, and builds up what is missing from intake."""
+    run = case.place.open_run(case.client, ["a", "b", "c"])
+    case.send(*(end_of(run, 2, sender) for sender in "abc"))
+    for attempt in range(3):
+        with case.routing() as router:
+            until(lambda r=router: r.said("END deferred") >= 3, "all are held")  # type: ignore[misc]
+            again = router.said("END redelivered, recovering state")
+            assert again == (3 if attempt else 0)
+            assert case.place.announced(run) == dict.fromkeys("abc")
+            case.send(chunk_of(run, 1, "abc"[attempt]))
+            until(lambda n=attempt: _received(case, run) == n + 1, "one chunk more")  # type: ignore[misc]
+            router.kill()
+        until(lambda: (case.queue.depth() or 0) >= 3, "the broker has them back")
+    with case.routing() as router:
+        case.send(*(chunk_of(run, 2, sender) for sender in "abc"))
+        until(lambda: router.said("END acked") == 3, "all are let go")
+        assert router.stop() == 0
+    assert case.is_settled()
+    assert case.place.is_whole(run, 2)
+    shards_have(case, *((run, 2, sender) for sender in "abc"))
+
+
+def _received(case: Case, run: RunId) -> int:
+    return sum(len(found) for found in case.place.received(run).values())
+
+
+@pytest.mark.parametrize("hits", [(1,), (2,), (1, 1, 1)])
+def test_killed_between_two_shards_of_one_forward(case: Case, hits: tuple[int, ...]) -> None:
+    """After the first shard, after the last one, and three routers in a row after the first."""
+    run = case.place.open_run(case.client)
+    case.send(chunk_of(run, 1), chunk_of(run, 2), end_of(run, 2))
+    for hit in hits:
+        with case.routing(crash=f"router.end.forwarded:{hit}") as router:
+            until(router.died_by_crash, "it died between two shards")
+        until(lambda: (case.queue.depth() or 0) >= 1, "the END is back")
+    with case.routing() as router:
+        until(lambda: router.said("END acked") == 1, "it is let go")
+        assert router.said("END redelivered, recovering state") == 1
+        assert router.stop() == 0
+    assert case.is_settled()
+    assert case.place.is_whole(run, 2)
+    shards_have(case, (run, 2, ""))
+
+
+@pytest.mark.parametrize("point", ["router.chunk.forwarded", "intake.end.after"])
+def test_killed_between_a_commit_and_what_follows(case: Case, point: str) -> None:
+    run = case.place.open_run(case.client)
+    case.send(*(chunk_of(run, n) for n in (1, 2, 3)), end_of(run, 3))
+    with case.routing(crash=f"{point}:1") as router:
+        until(router.died_by_crash, "it died at its point")
+    with case.routing() as router:
+        until(lambda: router.said("END acked") == 1, "it is let go")
+        assert router.stop() == 0
+    assert case.is_settled()
+    assert case.place.is_whole(run, 3)
+    shards_have(case, (run, 3, ""))
+
+
+def test_at_prefetch_minus_one_the_next_end_goes_to_intake(case: Case) -> None:
+    """Three places: two ENDs are held, the others are spilled; then a kill; all are forwarded."""
+    senders = [f"s{n}" for n in range(6)]
+    run = case.place.open_run(case.client, senders)
+    case.send(*(end_of(run, 1, sender) for sender in senders))
+    with case.routing("--prefetch", "3") as router:
+        until(lambda: router.said("END spilled") == 4, "four are spilled")
+        until(lambda: router.said("END acked") == 4, "and acked at once")
+        assert router.said("END deferred") == 2
+        known = case.place.announced(run)
+        assert sorted(known.values(), key=str) == [1, 1, 1, 1, None, None]
+        router.kill()
+    with case.routing("--prefetch", "3") as router:
+        router.ready()
+        case.send(*(chunk_of(run, 1, sender) for sender in senders))
+        until(lambda: router.said("END acked") == 2, "the held ones are let go")
+        until(lambda: router.said("END forwarded") == 6, "the spilled ones are forwarded too")
+        assert router.stop() == 0
+    assert case.is_settled()
+    assert case.place.is_whole(run, 1)
+    shards_have(case, *((run, 1, sender) for sender in senders))
+
+
+def test_the_broker_times_out_a_held_end_and_it_comes_again(case: Case) -> None:
+    """Twice beyond the broker's time-out: dead tags are forgotten, nothing is an attempt."""
+    run = case.place.open_run(case.client)
+    with case.routing() as router:
+        router.ready()
+        case.send(end_of(run, 1))
+        until(lambda: router.said("END redelivered, recovering state") >= 2, "it came again")
+        case.send(chunk_of(run, 1))
+        until(lambda: router.said("END acked") == 1, "it is let go")
+        assert router.said("lost") >= 2
+        assert router.stop() == 0
+    assert case.is_settled()
+    assert case.queue.dead_letters() == []
+    shards_have(case, (run, 1, ""))
+
+
+def test_the_broker_is_killed_while_ends_are_held(tmp_path: Path) -> None:
+    """A reconnect with dead tags: the ENDs come again on a new channel, and only that is acked."""
+    with running() as server, Broker(server.url(), patience_s=60) as broker:
+        case = Case(server, broker, tmp_path)
+        run = case.place.open_run(case.client, ["a", "b"])
+        with case.routing() as router:
+            router.ready()
+            server.settle()
+            case.send(end_of(run, 1, "a"), end_of(run, 1, "b"))
+            for times in (1, 2):
+                until(lambda n=times: router.said("END deferred") == 2 * n, "held")  # type: ignore[misc]
+                server.restart()
+            until(lambda: router.said("END redelivered, recovering state") == 4, "they came again")
+            case.send(chunk_of(run, 1, "a"), chunk_of(run, 1, "b"))
+            until(lambda: router.said("END acked") == 2, "both are let go")
+            assert router.stop() == 0
+        assert case.is_settled()
+        shards_have(case, (run, 1, "a"), (run, 1, "b"))
+        case.place.store.close()
+
+
+def test_a_shards_queue_is_deleted_between_two_forwards(case: Case) -> None:
+    """The END stays held and says why, until the queue is there again."""
+    run = case.place.open_run(case.client)
+    with case.routing() as router:
+        router.ready()
+        case.send(chunk_of(run, 1))
+        until(lambda: _received(case, run) == 1, "the chunk is in")
+        until(lambda: case.queue.depth() == 0, "and acked")
+        case.shards[1].delete()
+        case.send(end_of(run, 1))
+        until(lambda: router.said("END not forwarded", shard=case.shards[1].name), "it says so")
+        assert router.said("END acked") == 0
+        case.broker.queue(case.shards[1].spec)
+        until(lambda: router.said("END acked") == 1, "it is let go")
+        assert router.stop() == 0
+    shards_have(case, (run, 1, ""))
+
+
+def test_conflicting_ends_and_strangers_go_to_the_dead_letters(case: Case) -> None:
+    run = case.place.open_run(case.client)
+    with case.routing() as router:
+        router.ready()
+        case.send(chunk_of(run, 1))
+        until(lambda: _received(case, run) == 1, "the chunk is in")
+        case.send(end_of(run, 0), end_of(run, 2), end_of(run, 3), end_of(RunId("nobody"), 1))
+        until(lambda: len(case.queue.dead_letters()) == 3, "three are buried")
+        case.send(chunk_of(run, 2))
+        until(lambda: router.said("END acked") == 1, "the right one is let go")
+        assert router.stop() == 0
+    codes = sorted(letter.code for letter in case.queue.dead_letters())
+    assert codes == ["END_CONFLICT", "END_CONFLICT", "RUN_UNKNOWN"]
+    shards_have(case, (run, 2, ""))
+
+
+def test_fifty_clients_say_end_at_once(server: RabbitServer, tmp_path: Path) -> None:
+    """All ENDs come before any chunk; the router is killed once in between."""
+    with Broker(server.url(), patience_s=60) as broker:
+        place, token = Place(tmp_path / "state"), fresh_token()[:8]
+        clients = [f"c{n}-{token}" for n in range(CLIENTS_AT_ONCE)]
+        queues: list[Queue] = [broker.queue(QueueSpec(client_queue(one))) for one in clients]
+        runs = {client: place.open_run(client) for client in clients}
+        shard = broker.queue(f"shard-{token}")
+        options = [part for client in clients for part in ("--client", client)]
+        options += ["--delayed-ack", "--shard", shard.name]
+        for client, run in runs.items():
+            send(broker, client, end_of(run, 2))
+        with routing(server, place, *options) as router:
+            until(lambda: router.said("END deferred") >= CLIENTS_AT_ONCE, "all are held")
+            router.kill()
+        for client, run in runs.items():
+            send(broker, client, chunk_of(run, 2), chunk_of(run, 1))
+        with routing(server, place, *options) as router:
+            until(lambda: router.said("END acked") == CLIENTS_AT_ONCE, "all are let go")
+            assert router.stop() == 0
+        assert all(place.is_whole(run, 2) for run in runs.values())
+        assert all(queue.depth() == 0 for queue in queues)
+        found = drained(shard)
+        assert {one for one in found if isinstance(one, End)} == {
+            End(run, "sales", 2, "") for run in runs.values()
+        }
+        place.store.close()

@@ -1,0 +1,277 @@
+"""The router as a process: what clients send reaches intake once, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.rabbit_server import PASSWORD, RabbitServer, running
+from tests.integration.router_work import (
+    Place,
+    chunk_of,
+    end_of,
+    routing,
+    send,
+)
+from tests.integration.waiting import until
+
+from holdfast._base.ids import RunId
+from holdfast.amqp.broker import Broker, Queue
+from holdfast.amqp.contract import Message
+from holdfast.amqp.names import client_queue
+from holdfast.amqp.topology import QueueSpec
+
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RabbitServer]:
+    with running() as one:
+        yield one
+
+
+@pytest.fixture
+def broker(server: RabbitServer) -> Iterator[Broker]:
+    with Broker(server.url(), patience_s=60) as one:
+        yield one
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    one = Place(tmp_path / "state")
+    yield one
+    one.store.close()
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, broker: Broker) -> str:
+    """A client of this test alone, whose queue is there."""
+    name = re.sub(r"[^a-z]+", "-", request.node.name.removeprefix("test_")).strip("-")[-60:]
+    broker.queue(QueueSpec(client_queue(name)))
+    return name
+
+
+def queue_of(broker: Broker, client: str) -> Queue:
+    return broker.queue(QueueSpec(client_queue(client)))
+
+
+def test_chunks_and_ends_reach_intake_and_are_acked(
+    server: RabbitServer, broker: Broker, place: Place, client: str
+) -> None:
+    """In odd order, twice, two senders, END first; then nothing is left in the queue."""
+    run = place.open_run(client, ["north", "south"])
+    for sender in ("north", "south"):
+        sent = [chunk_of(run, n, sender) for n in (3, 1, 2, 1)]
+        send(broker, client, end_of(run, 3, sender), *sent, end_of(run, 3, sender))
+    with routing(server, place, "--client", client, "--threads", "3") as router:
+        until(lambda: place.is_whole(run, 3), "all is in intake")
+        until(lambda: queue_of(broker, client).depth() == 0, "the queue is empty")
+        assert router.stop() == 0
+    assert place.payloads_are_right(run)
+    assert queue_of(broker, client).depth() == 0
+    assert queue_of(broker, client).dead_letters() == []
+    assert PASSWORD not in router.log_path.read_text()
+
+
+def test_what_can_never_be_taken_goes_to_the_dead_letters_with_its_reason(
+    server: RabbitServer, broker: Broker, place: Place, client: str
+) -> None:
+    run = place.open_run(client)
+    other = place.open_run("somebody-else")
+    wrong = chunk_of(run, 2)
+    send(
+        *(broker, client),
+        chunk_of(run, 1),
+        chunk_of(run, 1, payload=b"shop,amount\nother,1\n"),
+        type(wrong)(run, "sales", "", wrong.ordinal, "csv", "00" * 32, wrong.payload),
+        chunk_of(run, 1, sender="nobody"),
+        chunk_of(other, 1),
+        chunk_of(RunId("never-was"), 1),
+        end_of(run, 1),
+        end_of(run, 2),
+    )
+    broker.publish(client_queue(client), [Message(b"hello", "no-frame")])
+    with routing(server, place, "--client", client):
+        queue = queue_of(broker, client)
+        until(lambda: len(queue.dead_letters()) == 7, "all seven are buried")
+        until(lambda: queue.depth() == 0, "the queue is empty")
+    codes = sorted(letter.code for letter in queue_of(broker, client).dead_letters())
+    assert codes == [
+        "CHUNK_CONFLICT",
+        "DAMAGED",
+        "END_CONFLICT",
+        "RUN_UNKNOWN",
+        "RUN_UNKNOWN",
+        "USAGE_INVALID",
+        "USAGE_INVALID",
+    ]
+    strangers = [
+        letter.reason.replace(other, "RUN").replace("never-was", "RUN")
+        for letter in queue_of(broker, client).dead_letters()
+        if letter.code == "RUN_UNKNOWN"
+    ]
+    assert len(set(strangers)) == 1, "another client's run is one that never was"
+    assert place.is_whole(run, 1)
+    assert place.received(other) == {"": []}
+
+
+@pytest.mark.parametrize(
+    "point", ["intake.blob.after", "intake.chunk.after", "intake.end.after", "queue.bury.after"]
+)
+def test_killed_between_a_commit_and_its_ack(
+    server: RabbitServer, broker: Broker, place: Place, client: str, point: str
+) -> None:
+    """The message comes again to the next router, and counts once."""
+    run = place.open_run(client)
+    sent = [chunk_of(run, n) for n in (1, 2, 3)]
+    send(broker, client, *sent, end_of(run, 3))
+    broker.publish(client_queue(client), [Message(b"bad", "bad")])
+    hit = 2 if "chunk" in point or "blob" in point else 1
+    with routing(server, place, "--client", client, crash=f"{point}:{hit}") as first:
+        until(first.died_by_crash, "it died at its point")
+    with routing(server, place, "--client", client):
+        until(lambda: place.is_whole(run, 3), "all is in intake")
+        until(lambda: queue_of(broker, client).depth() == 0, "the queue is empty")
+        until(queue_of(broker, client).dead_letters, "the bad one is buried")
+    assert place.payloads_are_right(run)
+
+
+def test_several_routers_share_clients(
+    server: RabbitServer, broker: Broker, place: Place, client: str
+) -> None:
+    """Two serve one queue; one is killed in the middle."""
+    run = place.open_run(client)
+    options = ("--client", client, "--prefetch", "4")
+    with routing(server, place, *options) as one, routing(server, place, *options) as two:
+        one.ready(), two.ready()
+        send(broker, client, *[chunk_of(run, n) for n in range(1, 101)])
+        until(lambda: len(place.received(run)[""]) > 20, "some are in")
+        one.kill()
+        send(broker, client, end_of(run, 100))
+        until(lambda: place.is_whole(run, 100), "the other takes all")
+        until(lambda: queue_of(broker, client).depth() == 0, "the queue is empty")
+        assert two.stop() == 0
+
+
+def test_a_client_that_is_added_is_served_and_a_revoked_one_left(
+    server: RabbitServer, broker: Broker, place: Place
+) -> None:
+    from holdfast.store.client_rows import Client, Token
+
+    names = [f"added-{place.root.parent.name}", f"later-{place.root.parent.name}"]
+    place.store.add_client(Client(names[0]), Token("a" * 16, "0" * 64))
+    with routing(server, place) as router:
+        router.ready()
+        place.store.add_client(Client(names[1]), Token("b" * 16, "0" * 64))
+        until(lambda: router.said("serving", client=names[1]) == 1, "the new one is served")
+        run = place.open_run(names[1])
+        send(broker, names[1], chunk_of(run, 1), end_of(run, 1))
+        until(lambda: place.is_whole(run, 1), "its run is whole")
+        place.store.revoke_client(names[0])
+        until(lambda: router.said("client left", client=names[0]) == 1, "the revoked one is left")
+        assert router.stop() == 0
+
+
+def test_bad_options_and_refusals_are_one_line(
+    server: RabbitServer, place: Place, client: str
+) -> None:
+    url = f"amqp://holdfast@127.0.0.1:{server.port}/"
+    cases = [
+        ((*("--shard", "x"),), url, "USAGE_INVALID", 2),
+        ((), server.url(), "USAGE_INVALID", 2),
+        ((), f"amqp://nobody@127.0.0.1:{server.port}/", "BROKER_REFUSED", 1),
+        ((*("--delayed-ack", "--prefetch", "1"),), url, "USAGE_INVALID", 2),
+    ]
+    for options, address, code, exit_code in cases:
+        with routing(server, place, "--client", client, *options, url=address) as router:
+            assert router.process.wait(60) == exit_code
+            (line,) = [one for one in router.log_path.read_text().splitlines() if one]
+            assert line.startswith(f"holdfast: [{code}] "), line
+            assert PASSWORD not in line
+
+
+def test_the_broker_is_killed_twenty_times(tmp_path: Path) -> None:
+    """While clients send and a router takes: all that was confirmed is there, once."""
+    place = Place(tmp_path / "state")
+    clients = ["ada", "bob"]
+    runs = {client: place.open_run(client) for client in clients}
+    counts = dict.fromkeys(clients, 0)
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def keep_sending(server: RabbitServer, client: str) -> None:
+        try:
+            with Broker(server.url(), patience_s=120) as broker:
+                broker.queue(QueueSpec(client_queue(client)))
+                while not ended.is_set():
+                    send(broker, client, chunk_of(runs[client], counts[client] + 1))
+                    counts[client] += 1
+                send(broker, client, end_of(runs[client], counts[client]))
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    options = [part for client in clients for part in ("--client", client)]
+    with running() as server, routing(server, place, *options) as router:
+        router.ready()
+        threads = [
+            threading.Thread(target=keep_sending, args=[server, client]) for client in clients
+        ]
+        for thread in threads:
+            thread.start()
+        _both_get_on(counts)
+        server.settle()
+        for _ in range(KILLS):
+            _both_get_on(counts)
+            server.restart()
+        ended.set()
+        for thread in threads:
+            thread.join(120)
+        assert failures == []
+        until(
+            lambda: all(place.is_whole(run, counts[client]) for client, run in runs.items()),
+            "all is in",
+            timeout_s=90,
+        )
+        assert all(place.payloads_are_right(run) for run in runs.values())
+        assert router.process.poll() is None, "the router outlived every kill"
+        with Broker(server.url()) as broker:
+            queues = [queue_of(broker, client) for client in clients]
+            until(lambda: all(queue.depth() == 0 for queue in queues), "queues are empty")
+            assert [queue.dead_letters() for queue in queues] == [[], []]
+        assert router.stop() == 0
+    place.store.close()
+
+
+def _both_get_on(counts: dict[str, int]) -> None:
+    before = dict(counts)
+    until(
+        lambda: all(counts[client] >= before[client] + 3 for client in counts),
+        "both clients got on",
+        timeout_s=90,
+    )
+
+
+def test_a_full_disk_is_waited_for(server: RabbitServer, broker: Broker, place: Place) -> None:
+    """The blobs' directory cannot be written: nothing is acked or buried; then all is in."""
+    client = "full-disk"
+    queue = queue_of(broker, client)
+    run = place.open_run(client)
+    blobs = place.root / "blobs"
+    blobs.mkdir(exist_ok=True)
+    with routing(server, place, "--client", client) as router:
+        router.ready()
+        moved = place.root / "blobs-away"
+        blobs.rename(moved)
+        blobs.write_text("in the way")
+        send(broker, client, chunk_of(run, 1))
+        until(lambda: router.said("waiting") > 0, "it waits")
+        assert place.received(run) == {"": []}
+        blobs.unlink()
+        moved.rename(blobs)
+        send(broker, client, end_of(run, 1))
+        until(lambda: place.is_whole(run, 1), "it goes on")
+    assert queue.dead_letters() == []
