@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.service import shop
-from tests.service.processes import Process, all_gone, children_of, is_there, until
+from tests.service.processes import Process, all_gone, children_of, until
 
 from holdfast.engine.state import Shared, share
 from holdfast.spark.load import load_pipeline
@@ -92,7 +92,7 @@ def test_runs_of_all_formats_side_by_side_and_each_fails_alone(place: Place) -> 
     assert len(below) >= 2, "Spark's process and its JVM"
     engine.signal(signal.SIGTERM)
     assert engine.wait(15) == 0, engine.text
-    assert [pid for pid in below if is_there(pid)] == []
+    until("nothing of it is left", partial(all_gone, below), 10)
 
 
 def test_killed_it_leaves_no_jvm_and_the_next_one_ends_the_runs(place: Place) -> None:
