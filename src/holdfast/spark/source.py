@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import asdict, dataclass
+from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
@@ -43,6 +44,7 @@ _ASIDE = StructType(
     ]
 )
 
+_registering = Lock()
 _registered: WeakSet[SparkSession] = WeakSet()
 """The sessions that know the source. Spark keeps its sources by session."""
 
@@ -76,10 +78,12 @@ def read_csv(
         nullable = StructType([*nullable.fields, *_ASIDE.fields])
     if not sources:
         return no_rows(spark, nullable)
-    if spark not in _registered:
-        # Once: Spark logs a warning whenever a source replaces one of the same name.
-        spark.dataSource.register(CsvChunks)
-        _registered.add(spark)
+    with _registering:
+        if spark not in _registered:
+            # Once: Spark logs a warning whenever a source replaces one of the same name, and
+            # refuses one that comes while another is being registered.
+            spark.dataSource.register(CsvChunks)
+            _registered.add(spark)
     return (
         spark.read.format(FORMAT)
         .schema(nullable)
