@@ -118,6 +118,13 @@ def choices(master: str, machine: Machine, java_options: str) -> list[Choice]:
         Choice("spark.hadoop.parquet.page.write-checksum.enabled", "true", checksum),
         Choice("spark.hadoop.parquet.page.verify-checksum.enabled", "true", checksum),
         Choice(
+            "spark.buffer.size",
+            "512",
+            "What a Python worker keeps back before Spark sees it, 64 KiB by default: of short paid"
+            " answers, some two thousand that `limit(5)` buys for nothing. Arrow's batches pass it"
+            " by.",
+        ),
+        Choice(
             JAVA_OPTIONS,
             java_options,
             "Where the log goes; for runs of about a minute also a quick start. Your own options"
