@@ -16,14 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apsw
-from tests.proof.asking import Ask
 from tests.proof.trial import witness
 
 from bench.harness import Size, alone, say
@@ -74,10 +72,9 @@ def slot_of(step: int, key: str) -> Slot:
 def with_ledger(
     directory: Path,
     rows: int,
-    function: Callable[[str], Any],
+    function: Function,
     limits: Limits,
     *,
-    is_async: bool = True,
     each: Callable[[int], None] = lambda _: None,
 ) -> float:
     """Settle so many calls. Returns the seconds it took; `each` hears of the progress."""
@@ -85,7 +82,7 @@ def with_ledger(
     step = ledger.step("bench", {"v": "1"}, on_change="refuse").id
     encode = json.JSONEncoder(separators=(",", ":")).encode
     asker = Asker(
-        function, lambda v: encode([v]).encode(), "bench", ledger.id, Policy(), is_async=is_async
+        function, lambda v: encode([v]).encode(), "bench", ledger.id, Policy(), is_async=True
     )
     caller = Caller(ledger, asker, limits=limits, budget=Limit())
 
@@ -169,23 +166,44 @@ def dbos_steps(directory: Path, rows: int) -> float:
     return float(done.stdout.split()[-1])
 
 
+class Connections:
+    """Asks the witness over connections that stay open, as a provider's own client does."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def __call__(self, key: str) -> str:
+        asked = {"case": "bench", "key": key, "idempotency_key": key, "pid": os.getpid()}
+        body = json.dumps(asked).encode()
+        pair = self._free.pop() if self._free else await self._opened()
+        reader, writer = pair
+        writer.write(b"POST /call HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0]
+        answer: str = json.loads(await reader.readexactly(int(length)))["answer"]
+        self._free.append(pair)
+        return answer
+
+    async def _opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self._port)
+
+
 def in_flight(base: Path, milliseconds: int, rows: int, *, paid: bool) -> float:
     """Return the share of 32 calls that were in flight while input remained, as a witness saw it.
 
     From the moment when 32 were first reached to the start of the last call: before it there is
-    nothing to keep up, after it there is no input. Unless `paid`, by 32 threads without a ledger:
-    what this machine and the client allow at best.
+    nothing to keep up, after it there is no input. Unless `paid`, without a ledger: what this
+    machine and the client allow at best.
     """
     log = base / "witness.log"
-    log.unlink(missing_ok=True)
     with witness(log) as provider:
         provider.rules("bench", delay_s=milliseconds / 1000)
-        ask = Ask(provider.port, "bench")
+        function = Connections(provider.port)
         if paid:
-            with_ledger(base / "ledger", rows, ask.key, LIMITS, is_async=False)
+            with_ledger(base / "ledger", rows, function, LIMITS)
         else:
-            with ThreadPoolExecutor(IN_FLIGHT) as pool:
-                list(pool.map(ask.key, map(str, range(rows))))
+            without_ledger(rows, function)
     return share_in_flight([json.loads(line) for line in log.read_text().splitlines()])
 
 
