@@ -213,7 +213,8 @@ class _Rows(Sequence[Pending]):
     def __getitem__(self, wanted: int | slice) -> Pending | list[Pending]:
         """Make some rows. They are made anew each time."""
         if isinstance(wanted, int):
-            return self[wanted : wanted + 1][0]
+            at = range(len(self))[wanted]
+            return self[at : at + 1][0]
         start, stop, _ = wanted.indices(len(self))
         found = slots_of(self._identity, self._batch.slice(start, stop - start))
         return [Pending(slot, self._row(*values)) for slot, values in found]
