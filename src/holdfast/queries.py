@@ -13,6 +13,7 @@ from holdfast._base.files import read_pieces, sha256_of
 from holdfast._base.ids import RunId
 from holdfast.blobs.local import LocalBlobs
 from holdfast.delivery.export import export_checksum, export_path, is_exported
+from holdfast.delivery.figures import WaitingRun, waiting_runs
 from holdfast.engine.barrier import is_complete, missing
 from holdfast.engine.parts import Part, parts_in
 from holdfast.engine.state import StateDirectory, look, owner_of
@@ -20,6 +21,7 @@ from holdfast.engine.sweep import orphans
 from holdfast.errors import UsageInvalid
 from holdfast.store.contract import Store
 from holdfast.store.leases import owner_pid
+from holdfast.store.result_rows import Notice, NoticeState
 from holdfast.store.rows import (
     CLOSED_STATES,
     VOID_STATES,
@@ -136,6 +138,18 @@ class PartView:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterView:
+    """A notice that was given up."""
+
+    notice_id: str
+    run_id: str
+    client: str
+    type: str
+    failures: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class StateView:
     """A state directory: who works in it now, and its runs."""
 
@@ -143,6 +157,9 @@ class StateView:
     """The one `holdfast run` that has it alone."""
     parts: tuple[PartView, ...]
     runs: tuple[RunView, ...]
+    waiting: tuple[WaitingRun, ...] = ()
+    """Runs that wait for their client or producer: for what, and for how long nothing came."""
+    dead_letters: tuple[DeadLetterView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +185,19 @@ def survey(root: Path, run_id: str | None = None) -> StateView:
     """Return the runs of a state directory, and which process works in it now."""
     with look(root) as (directory, store):
         parts = tuple(_part(store, part) for part in parts_in(directory.parts))
-        runs = tuple(_describe(store, run) for run in _chosen(store, root, run_id))
-    return StateView(owner_of(directory), parts, runs)
+        chosen = _chosen(store, root, run_id)
+        runs = tuple(_describe(store, run) for run in chosen)
+        names = {run.run_id for run in chosen if run.client}
+        waiting = tuple(one for one in waiting_runs(store) if one.run_id in names)
+        dead = store.list_notices(state=NoticeState.DEAD)
+        letters = tuple(_dead_letter(one) for one in dead if one.run_id in names)
+    return StateView(owner_of(directory), parts, runs, waiting, letters)
+
+
+def _dead_letter(notice: Notice) -> DeadLetterView:
+    return DeadLetterView(
+        notice.notice_id, notice.run_id, notice.client, notice.kind, notice.failures, notice.error
+    )
 
 
 def _part(store: Store, part: Part) -> PartView:

@@ -33,6 +33,8 @@ COMMANDS = [
     ("coffee", "oracle"),
     ("dry-run",),
     ("engine",),
+    ("delivery",),
+    ("notices",),
     ("gateway",),
     ("client", "add"),
     ("client", "list"),

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 from tests.crash.gc_work import KINDS, check_collected, garbage_in, make_littered
 from tests.crash.workloads import SMALL, make_pipeline
+from tests.unit.delivery_scene import RUN, delivering
 from tests.unit.plain_runs import files_below, rows_of, run_toy
 
 from holdfast._base.ids import Ordinal
 from holdfast.blobs.local import LocalBlobs
 from holdfast.cli.gc import gc_command
+from holdfast.config import Config
 from holdfast.engine.barrier import is_complete
 from holdfast.engine.drive import open_run
 from holdfast.engine.executor import BatchWork, SeriesWork
-from holdfast.engine.state import hold
+from holdfast.engine.state import hold, share
 from holdfast.errors import DiskFull, StateBusy
 from holdfast.intake.upload import put_chunk
 from holdfast.store.rows import Chunk, ChunkKind
@@ -108,3 +110,42 @@ def test_a_run_that_was_interrupted_resumes_after_gc(tmp_path: Path) -> None:
 def check_collected_after_gc(root: Path) -> None:
     gc_command(root / "state", dry_run=False, as_json=True)
     check_collected(root)
+
+
+def test_runs_whose_time_is_over_are_told_then_swept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the time that a delivery accumulated; a second gc finds nothing, the tombstone stays."""
+    state = tmp_path / "state"
+    with delivering(state, Config(sweep_after_s=1e9)) as scene:
+        scene.open_run()
+        scene.upload(b"n\n1\n")
+        fence = scene.store.take_lease("engine", "test")
+        scene.store.move_run(fence, RUN, expected="OPEN", to="FAILED", error="why")
+        scene.run(10)
+    settings = tmp_path / "holdfast.toml"
+    for kept_s, count in ((1000, 0), (5, 1)):
+        settings.write_text(f"sweep_after_s = {kept_s}\n")
+        gc_command(state, dry_run=True, as_json=True, config_file=settings)
+        assert json.loads(capsys.readouterr().out)["runs"] == count
+    gc_command(state, dry_run=True, as_json=False, config_file=settings)
+    assert f"would sweep run {RUN}, which is FAILED" in capsys.readouterr().out
+    for count in (1, 0):
+        gc_command(state, dry_run=False, as_json=True, config_file=settings)
+        assert json.loads(capsys.readouterr().out)["runs"] == count
+    with delivering(state) as scene:
+        assert scene.state() == "SWEPT"
+        assert scene.blobs_below("chunks/") == []
+
+
+def test_beside_a_service_a_dry_run_tells_what_delivery_will_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What else looks like garbage may be an upload under way: it is not told, nor removed."""
+    make_littered(tmp_path)
+    with share(tmp_path / "state", part="gateway"):
+        gc_command(tmp_path / "state", dry_run=True, as_json=True)
+        told = json.loads(capsys.readouterr().out)
+        assert [told[kind] for kind in (*KINDS, "runs")] == [0] * (len(KINDS) + 1)
+        with pytest.raises(StateBusy):
+            gc_command(tmp_path / "state", dry_run=False, as_json=True)

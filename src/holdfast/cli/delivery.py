@@ -8,7 +8,8 @@ from pathlib import Path
 from holdfast._base.clock import SystemClock, pause
 from holdfast.blobs.local import LocalBlobs
 from holdfast.cli.settings import load_settings
-from holdfast.cli.turns import stop_on_signals, take_turns, tell
+from holdfast.cli.tell import JsonTeller, TextTeller
+from holdfast.cli.turns import Say, stop_on_signals, take_turns
 from holdfast.config import Config
 from holdfast.delivery.log_queues import LogQueues
 from holdfast.delivery.sweep import Homes
@@ -24,9 +25,10 @@ FULL_S = 1.0
 """Pause after the disk was full, before it is tried again."""
 
 
-def delivery_command(state: Path, config_file: Path | None) -> None:
+def delivery_command(state: Path, config_file: Path | None, *, as_json: bool) -> None:
     """Deliver until somebody asks for the end."""
     _require_httpx()
+    teller = JsonTeller(SystemClock()) if as_json else TextTeller(SystemClock())
     config = load_settings(config_file, {}).config
     with (
         stop_on_signals() as stop,
@@ -37,7 +39,8 @@ def delivery_command(state: Path, config_file: Path | None) -> None:
             DELIVERY_RESOURCE,
             config,
             stop,
-            lambda fence, over: deliver(shared, config, fence, over),
+            lambda fence, over: deliver(shared, config, fence, over, teller.say),
+            teller.say,
         )
 
 
@@ -54,7 +57,9 @@ def homes_of(directory: StateDirectory) -> Homes:
     return Homes((directory.runs, directory.inputs), directory.blobs)
 
 
-def deliver(shared: Shared, config: Config, fence: Fence, is_over: Callable[[], bool]) -> None:
+def deliver(
+    shared: Shared, config: Config, fence: Fence, is_over: Callable[[], bool], say: Say
+) -> None:
     """Deliver under one grant of the lease until it is over."""
     from holdfast.delivery.loop import Delivery, Means
 
@@ -74,7 +79,7 @@ def deliver(shared: Shared, config: Config, fence: Fence, is_over: Callable[[], 
             try:
                 done = delivery.advance()
             except DiskFull as error:
-                tell(str(error))
+                say("full", str(error))
                 pause(FULL_S)
                 continue
             if not done:

@@ -7,21 +7,27 @@ import shlex
 import sys
 from pathlib import Path
 
+from holdfast.cli.settings import load_settings
 from holdfast.cli.words import counted, size_of
+from holdfast.config import Config
+from holdfast.delivery.sweep import due_for_sweep
 from holdfast.engine.garbage import Garbage, find_garbage, remove_garbage, weigh
-from holdfast.engine.state import existing, hold, locked, look
+from holdfast.engine.parts import parts_in
+from holdfast.engine.state import StateDirectory, existing, hold, locked, look
 
 
-def gc_command(state: Path, *, dry_run: bool, as_json: bool) -> None:
+def gc_command(
+    state: Path, *, dry_run: bool, as_json: bool, config_file: Path | None = None
+) -> None:
     """Remove garbage, or only say what would go. Refused while a process works in the state."""
     directory = existing(state)
+    config = load_settings(config_file, {}).config
     if dry_run:
-        with locked(directory), look(state) as (_, store):
-            garbage = find_garbage(directory, store)
-            facts = _facts(garbage)
+        garbage = _look(state, directory, config)
+        facts = _facts(garbage)
     else:
         with hold(state) as held:
-            garbage = find_garbage(directory, held.store)
+            garbage = find_garbage(directory, held.store, config)
             facts = _facts(garbage)
             remove_garbage(held, garbage)
     if as_json:
@@ -36,6 +42,17 @@ def gc_command(state: Path, *, dry_run: bool, as_json: bool) -> None:
     sys.stdout.write(f"next: holdfast {verb} --state {quoted}{again}\n")
 
 
+def _look(state: Path, directory: StateDirectory, config: Config) -> Garbage:
+    """Return what would go. Beside a service only what its delivery will sweep can be told: what
+    else looks like garbage may be somebody's work of this moment.
+    """
+    if parts_in(directory.parts):
+        with look(state) as (_, store):
+            return Garbage((), (), (), tuple(due_for_sweep(store, config)), ())
+    with locked(directory), look(state) as (_, store):
+        return find_garbage(directory, store, config)
+
+
 def _facts(garbage: Garbage) -> dict[str, int]:
     """Weigh it, before it is gone."""
     orphans, temporary = weigh(garbage.orphans), weigh(garbage.temporary)
@@ -44,6 +61,7 @@ def _facts(garbage: Garbage) -> dict[str, int]:
         "orphans": orphans.count,
         "temporary": temporary.count,
         "uploads": uploads.count,
+        "runs": len(garbage.swept),
         "records": sum(count for _, count in garbage.records),
         "bytes": orphans.size + temporary.size + uploads.size,
     }
@@ -53,6 +71,8 @@ def _lines(garbage: Garbage, facts: dict[str, int], *, dry_run: bool) -> list[st
     verb = "would remove" if dry_run else "removed"
     paths = (*garbage.orphans, *garbage.temporary, *garbage.uploads)
     lines = [f"{verb} {path}" for path in paths]
+    swept = "would sweep" if dry_run else "swept"
+    lines += [f"{swept} run {run.run_id}, which is {run.state}" for run in garbage.swept]
     lines += [
         f"{verb} {counted(count, 'record')} of topic {name}" for name, count in garbage.records
     ]
@@ -60,6 +80,7 @@ def _lines(garbage: Garbage, facts: dict[str, int], *, dry_run: bool) -> list[st
         counted(facts["orphans"], "orphan directory", "orphan directories"),
         counted(facts["temporary"], "half-written upload"),
         counted(facts["uploads"], "unbound upload"),
+        counted(facts["runs"], "run"),
         counted(facts["records"], "log record"),
     ]
     return [*lines, f"{verb} {', '.join(parts)}: {size_of(facts['bytes'])} of files"]

@@ -31,6 +31,7 @@ def status_command(state: Path, run: str | None, *, as_json: bool) -> None:
     _print(f"{state}: {_who(view)}", *(f"  {_part_line(part)}" for part in view.parts))
     for one in view.runs:
         _print(*_run_lines(one))
+    _print(*_waiting_lines(view, shlex.quote(str(state))))
     if not view.runs:
         submit = "holdfast submit DIR --url URL --token-file FILE"
         _print(
@@ -39,6 +40,21 @@ def status_command(state: Path, run: str | None, *, as_json: bool) -> None:
         return
     if not view.parts:
         _print(f"next: {_next(view.runs[-1], state, view.owner_pid)}")
+
+
+def _waiting_lines(view: StateView, state: str) -> list[str]:
+    """Return what needs somebody outside: runs that wait, and notices that nobody took."""
+    lines = [
+        f"waiting: run {one.run_id} of client {one.client} for {one.idle_s:,.0f} s:"
+        f" {'; '.join(one.lacks)}"
+        for one in view.waiting
+    ]
+    for one in view.dead_letters:
+        failed = f"{one.type} of run {one.run_id}, {counted(one.failures, 'failure')}"
+        lines.append(f"dead letter {one.notice_id}: {failed}, the last: {one.error}")
+    if view.dead_letters:
+        lines.append(f"  send them again: holdfast notices --state {state} --revive")
+    return lines
 
 
 def _who(view: StateView) -> str:

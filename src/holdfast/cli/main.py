@@ -228,19 +228,20 @@ def barrier(state: State, run: Run = None, as_json: Json = False) -> None:
 def gc(
     state: State,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    config: ConfigPath = None,
     as_json: Json = False,
 ) -> None:
-    """Remove what no committed row refers to: orphans, unbound uploads, spent log records.
+    """Remove what no committed row refers to, spent log records, and runs whose time is over.
 
     Example: holdfast gc --state state --dry-run
     """
     from holdfast.cli.gc import gc_command
 
-    gc_command(state, dry_run=dry_run, as_json=as_json)
+    gc_command(state, dry_run=dry_run, as_json=as_json, config_file=config)
 
 
 @app.command()
-def delivery(state: State, config: ConfigPath = None) -> None:
+def delivery(state: State, config: ConfigPath = None, as_json: Json = False) -> None:
     """Deliver: finish runs, send notices, take external results, clean up. Several may be started;
     one is active, the others stand by.
 
@@ -248,7 +249,24 @@ def delivery(state: State, config: ConfigPath = None) -> None:
     """
     from holdfast.cli.delivery import delivery_command
 
-    delivery_command(state, config)
+    delivery_command(state, config, as_json=as_json)
+
+
+@app.command()
+def notices(
+    state: State,
+    revive: Annotated[
+        bool, typer.Option("--revive", help="Let dead letters be sent again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List notices to webhooks that nobody has taken yet: waiting, or given up.
+
+    Example: holdfast notices --state state --revive
+    """
+    from holdfast.cli.notices import notices_command
+
+    notices_command(state, revive=revive, as_json=as_json)
 
 
 @app.command()

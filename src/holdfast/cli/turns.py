@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from holdfast._base.clock import SystemClock, pause
 from holdfast.cli.exits import STOPPED
-from holdfast.cli.words import moment
 from holdfast.config import Config
 from holdfast.engine.state import Shared
 from holdfast.errors import Fenced, HoldfastError
@@ -28,6 +26,8 @@ one's death nothing leaves for so long."""
 
 Act = Callable[[Fence, Callable[[], bool]], None]
 """Works under a fence until the second argument says that it is over."""
+Say = Callable[[str, str], None]
+"""Tells people, or programs: the event's name, and a message."""
 
 
 @contextmanager
@@ -51,7 +51,12 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
 
 
 def take_turns(
-    shared: Shared, resource: str, config: Config, stop: Callable[[], bool], act: Act
+    shared: Shared,
+    resource: str,
+    config: Config,
+    stop: Callable[[], bool],
+    act: Act,
+    say: Say,
 ) -> None:
     """Stand by, act when it is our turn, stand by again when somebody else took over."""
     clock = SystemClock()
@@ -63,22 +68,22 @@ def take_turns(
         clock=clock,
         patience_s=config.lease_patience_s,
     )
-    tell(f"{resource}: stands by")
+    say("standby", f"{resource}: stands by")
     try:
         while not stop():
             fence = keeper.try_take()
             if fence is None:
                 pause(STANDBY_S)
                 continue
-            tell(f"{resource}: active, epoch {fence.epoch}")
-            _act(keeper, fence, stop, act)
+            say("active", f"{resource}: active, epoch {fence.epoch}")
+            _act(keeper, fence, stop, act, say)
             keeper.close()
     finally:
         keeper.close()
-    tell(f"{resource}: stopped")
+    say("stopped", f"{resource}: stopped")
 
 
-def _act(keeper: Keeper, fence: Fence, stop: Callable[[], bool], act: Act) -> None:
+def _act(keeper: Keeper, fence: Fence, stop: Callable[[], bool], act: Act, say: Say) -> None:
     lost: list[HoldfastError] = []
     with beating(keeper, lost.append):
         try:
@@ -88,10 +93,4 @@ def _act(keeper: Keeper, fence: Fence, stop: Callable[[], bool], act: Act) -> No
     if lost:
         if not isinstance(lost[0], Fenced):
             raise lost[0]
-        tell(f"{fence.resource}: epoch {fence.epoch} was replaced; stands by")
-
-
-def tell(message: str) -> None:
-    """Write a line to standard error, with the time."""
-    sys.stderr.write(f"{moment(SystemClock().wall_ms())} {message}\n")
-    sys.stderr.flush()
+        say("fenced", f"{fence.resource}: epoch {fence.epoch} was replaced; stands by")

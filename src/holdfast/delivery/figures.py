@@ -5,7 +5,6 @@ Nothing is counted in memory: the figures are the same whoever asks, and with ev
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from holdfast.delivery.waiting import awaited
@@ -52,8 +51,8 @@ def waiting_runs(store: Store) -> list[WaitingRun]:
 def figures(store: Store) -> list[Figure]:
     """Return the gauges of delivery."""
     waiting = waiting_runs(store)
-    notices = Counter(notice.state for notice in store.list_notices())
-    states = {str(state): float(notices[state]) for state in NoticeState}
+    notices = store.count_notices()
+    states = {str(state): float(notices.get(state, 0)) for state in NoticeState}
     longest = max((one.idle_s for one in waiting), default=0.0)
     return [
         Figure(

@@ -16,10 +16,15 @@ from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import TEMPORARY_PREFIX, os_errors
 from holdfast._base.ids import Offset, RunId
 from holdfast.blobs.local import LocalBlobs
+from holdfast.config import DEFAULT, Config
+from holdfast.delivery.log_queues import LogQueues
+from holdfast.delivery.sweep import Homes, Sweeper, due_for_sweep
 from holdfast.engine.state import Held, StateDirectory
 from holdfast.engine.sweep import orphans
 from holdfast.intake.upload import CHUNKS, sweep_uploads
+from holdfast.log.embedded import EmbeddedBackend
 from holdfast.store.contract import Store, ingress_topic
+from holdfast.store.leases import DELIVERY_RESOURCE
 from holdfast.store.rows import CLOSED_STATES, ChunkKind, Run
 
 
@@ -41,20 +46,23 @@ class Garbage:
     """Uploads that never got their name."""
     uploads: tuple[Path, ...]
     """Blobs that no chunk binds."""
+    swept: tuple[Run, ...]
+    """Runs whose time is over: their bytes and rows go, a tombstone stays."""
     records: tuple[tuple[str, int], ...]
     """Topics of closed runs, and how many records that everybody has read each of them holds."""
 
 
-def find_garbage(directory: StateDirectory, store: Store) -> Garbage:
+def find_garbage(directory: StateDirectory, store: Store, config: Config = DEFAULT) -> Garbage:
     """Return what may go. Changes nothing; true only while nobody works in the directory."""
     runs = store.list_runs()
+    swept = due_for_sweep(store, config)
     with os_errors(directory.root):
         found = [*_strangers(directory, runs)]
         found += [path for run in runs for path in orphans(directory, store, run.run_id)]
         temporary = sorted(directory.blobs.glob(f"{TEMPORARY_PREFIX}*"))
     topics = [(topic, count) for topic, count in _spent(store, runs) if count]
     uploads = _unbound(directory, store, runs)
-    return Garbage(tuple(found), tuple(temporary), tuple(uploads), tuple(topics))
+    return Garbage(tuple(found), tuple(temporary), tuple(uploads), tuple(swept), tuple(topics))
 
 
 def _strangers(directory: StateDirectory, runs: list[Run]) -> list[Path]:
@@ -80,11 +88,14 @@ def _unbound(directory: StateDirectory, store: Store, runs: list[Run]) -> list[P
 def _spent(store: Store, runs: list[Run]) -> list[tuple[str, int]]:
     """Return the topics of closed runs, with how many records every group has passed."""
     found = []
+    known = store.list_topics()
     for run in runs:
         if run.state not in CLOSED_STATES:
             continue
         for segment in range(1, run.segments + 1):
             topic = ingress_topic(run.run_id, segment)
+            if topic not in known:
+                continue  # delivery drops the topics of a run that is DONE
             first, _ = store.topic_bounds(topic, 0)
             least = min(store.list_offsets(topic, 0).values(), default=first)
             found.append((topic, max(0, least - first)))
@@ -108,7 +119,8 @@ def remove_garbage(held: Held, garbage: Garbage) -> None:
     2. Uploads without a name go.
     3. Unbound uploads go: condemned in a transaction that sees no row, then deleted. Crash in
        between: condemned, and found again.
-    4. Records of closed runs go that every group has passed, a topic at a time.
+    4. Runs whose time is over are swept, under the lease of delivery (`holdfast.delivery.sweep`).
+    5. Records of closed runs go that every group has passed, a topic at a time.
     """
     for path in garbage.orphans:
         with os_errors(path):
@@ -124,10 +136,31 @@ def remove_garbage(held: Held, garbage: Garbage) -> None:
         for run_id in sorted({_run_of(held.directory, path) for path in garbage.uploads}):
             sweep_uploads(held.store, blobs, run_id)
             crashpoint("gc.upload.each")
+    if garbage.swept:
+        _sweep(held, garbage.swept)
+    known = held.store.list_topics()
     for topic, _ in garbage.records:
+        if topic not in known:
+            continue  # it went with its run
         _, free = held.store.topic_bounds(topic, 0)
         held.store.truncate_records(topic, 0, Offset(free))
         crashpoint("gc.record.each")
+
+
+def _sweep(held: Held, runs: tuple[Run, ...]) -> None:
+    """Sweep runs as delivery would. Nobody else works here: the lock is held alone."""
+    fence = held.store.take_lease(DELIVERY_RESOURCE, "gc")
+    directory = held.directory
+    sweeper = Sweeper(
+        held.store,
+        LocalBlobs(directory.blobs),
+        LogQueues(EmbeddedBackend(held.store), held.store),
+        Homes((directory.runs, directory.inputs), directory.blobs),
+        fence,
+        DEFAULT,
+    )
+    for run in runs:
+        sweeper.sweep(run)
 
 
 def _run_of(directory: StateDirectory, upload: Path) -> RunId:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from holdfast.delivery.figures import figures
 from holdfast.gateway.desk import Counts, Desk
 from holdfast.store.rows import RunState
 
@@ -73,5 +74,9 @@ def standing(desk: Desk) -> str:
             "gauge",
             "Room on the disk of the state.",
             [({}, desk.free_bytes())],
+        )
+        + "".join(
+            family(one.name, "gauge", one.help, [(dict(key), value) for key, value in one.values])
+            for one in figures(desk.store)
         )
     )

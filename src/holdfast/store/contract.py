@@ -359,6 +359,9 @@ class NoticeStore(Protocol):
     ) -> list[Notice]:
         """Return notices, oldest first: all, of a run, in a state."""
 
+    def count_notices(self) -> dict[str, int]:
+        """Return how many notices are in each state, without reading them."""
+
     def due_notices(self, count: int) -> list[Notice]:
         """Return up to `count` waiting notices whose time has come, those due first first."""
 

@@ -154,6 +154,7 @@ def check_a_notice_is_due_by_accumulated_time(connect: Connect) -> None:
     store.record_sent(scene.fence, name)
     assert store.due_notices(10) == []
     assert [one.state for one in store.list_notices()] == [NoticeState.SENT]
+    assert store.count_notices() == {NoticeState.SENT: 1}
 
 
 def check_idle_time_is_accumulated(connect: Connect) -> None:

@@ -58,6 +58,11 @@ class NoticePart(Part):
         with self._database.reading() as connection:
             return [_notice_from(row) for row in rows_of(connection, sql, run_id, state)]
 
+    def count_notices(self) -> dict[str, int]:
+        """Return how many notices are in each state, without reading them."""
+        with self._database.reading() as connection:
+            return dict(rows_of(connection, "SELECT state, COUNT(*) FROM notice GROUP BY state"))
+
     def due_notices(self, count: int) -> list[Notice]:
         """Return up to `count` notices that are due, those due first first."""
         sql = f"""{_NOTICES} WHERE notice.state = 'waiting' AND due_ms <= ({_ELAPSED})
