@@ -137,6 +137,11 @@ class Config:
     expire_after_s: float = _number(0.0, 0.0, 1e9)
     """How long the results of a DONE run can be fetched. 0: for ever; then disk fills for ever."""
 
+    log: str = ""
+    """The log that references travel on: the store's own, unless a URL names another, such as
+    `kafka://host:9092/shop` (docs/backends.md). It may change between two starts: the store keeps
+    what was not read yet."""
+
     master: str = "local[*]"
     """Where the command line runs Spark: all cores of this machine. `Pipeline.run` has a session
     already and takes no notice."""

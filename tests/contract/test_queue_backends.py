@@ -8,6 +8,7 @@ import pytest
 from holdfast.log.contract import Capability, QueueBackend
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.log.memory import MemoryBackend
+from holdfast.log.relayed import RelayedBackend
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import queues
 
@@ -28,11 +29,29 @@ def _embedded_in_memory(_: Path) -> Callable[[], QueueBackend]:
     return lambda: backend
 
 
+def _relayed(directory: Path) -> Callable[[], QueueBackend]:
+    """The store's topics over another file, shared by all that connect, as a broker would be."""
+
+    def connect() -> QueueBackend:
+        remote = EmbeddedBackend(directory / "elsewhere.db")
+        remote.start()
+        return RelayedBackend(SqliteStore.open(directory / "log.db"), remote, name="one")
+
+    return connect
+
+
+def _relayed_in_memory(_: Path) -> Callable[[], QueueBackend]:
+    backend = RelayedBackend(SqliteStore.memory(), MemoryBackend(), name="one")
+    return lambda: backend
+
+
 IN_MEMORY = frozenset(Capability) - {Capability.DURABLE, Capability.SHARED}
 BACKENDS: dict[str, tuple[Factory, frozenset[Capability]]] = {
     "memory": (_memory, MemoryBackend.capabilities),
     "embedded": (_embedded, EmbeddedBackend.capabilities),
     "embedded-in-memory": (_embedded_in_memory, IN_MEMORY),
+    "relayed": (_relayed, RelayedBackend.capabilities),
+    "relayed-in-memory": (_relayed_in_memory, IN_MEMORY),
 }
 CASES = [
     pytest.param(factory, check, id=f"{name}-{check.__name__}")

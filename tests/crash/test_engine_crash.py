@@ -20,6 +20,7 @@ from tests.crash.workloads import (
     check_answers,
     check_failed,
     check_settled,
+    run_elsewhere,
     run_failing,
     run_files,
     run_uploads,
@@ -51,6 +52,22 @@ def test_every_crash_point_and_every_crash_in_its_recovery(name: str, tallies: T
     assert loop.tally.problems == []
     assert loop.tally.cases == len(hits)
     assert loop.tally.pairs > 0
+
+
+def test_the_relay_killed_anywhere_sends_and_reads_on(tallies: Tallies) -> None:
+    """I1, I2, I3, I11: killed at every point of the relay, and again in the recovery after it."""
+    loop = CrashLoop(run_elsewhere, settle=check_settled, final=check_answers)
+    hits = list(loop.singles(keep=is_of_relay))
+    for first in hits[::2]:
+        loop.pairs(first, keep=is_of_relay)
+    tallies["engine"].add(loop.tally)
+    assert loop.tally.problems == []
+    assert loop.tally.cases == len(hits)
+    assert loop.tally.pairs > 10
+
+
+def is_of_relay(hit: Hit) -> bool:
+    return hit.name.startswith("relay.")
 
 
 def test_gc_killed_anywhere_removes_only_garbage(tmp_path: Path, tallies: Tallies) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,19 +113,24 @@ class FailsOnce:
             raise StageFailed(stage="toy", where="here", error="a passing fault")
 
 
-def run_files(root: Path) -> None:
+def run_elsewhere(root: Path) -> None:
+    """The same with references that travel over another log, a durable one."""
+    run_files(root, replace(SMALL, fetch_records=2, log=(root / "elsewhere.db").as_uri()))
+
+
+def run_files(root: Path, config: Config = SMALL) -> None:
     """Bind files in place, run to DONE, export; every work fails once."""
     write_inputs(root / "in")
     pipeline = make_pipeline()
     spec = pipeline.spec()
-    with hold(root / "state", SMALL) as held:
+    with hold(root / "state", config) as held:
         drive(
             held,
             spec,
             lambda: Inputs(list_tables(root / "in", spec.tables, ignore_unknown=True)),
             lambda: PlainExecutor(pipeline, FailsOnce(root)),
             out=root / "out",
-            config=SMALL,
+            config=config,
             watch=ignore,
         )
 

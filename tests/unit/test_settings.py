@@ -12,6 +12,7 @@ import pytest
 from holdfast.cli.settings import (
     NAMES,
     SPARK_VARIABLE,
+    TEXTS,
     VARIABLES,
     ConfigFile,
     Settings,
@@ -66,10 +67,13 @@ def test_a_flag_beats_the_environment_which_beats_the_file() -> None:
 
 
 def test_every_setting_can_be_given_in_the_file_and_in_the_environment() -> None:
-    values = {name: RANGES[name].least for name in RANGES} | {"master": "local[1]"}
+    values = {name: RANGES[name].least for name in RANGES} | {
+        "master": "local[1]",
+        "log": "memory://x",
+    }
     assert set(values) == set(NAMES)
     whole = {name: v if isinstance(v, str) else f"{v:g}" for name, v in values.items()}
-    lines = [f'{n} = "{v}"' if n == "master" else f"{n} = {v}" for n, v in whole.items()]
+    lines = [f'{n} = "{v}"' if n in TEXTS else f"{n} = {v}" for n, v in whole.items()]
     by_file = from_file("\n".join(lines)).config
     by_env = resolve(None, {var: whole[name] for var, name in VARIABLES.items()}, {}).config
     assert by_file == by_env

@@ -48,6 +48,10 @@ ConfigPath = Annotated[
         show_default="holdfast.toml, if it is there",
     ),
 ]
+LogUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Log for references.", show_default="in the state"),
+]
 Master = Annotated[
     str | None, typer.Option(help="Where Spark runs.", show_default="local[*]: all cores here")
 ]
@@ -118,6 +122,7 @@ def run(
         str | None,
         typer.Option(metavar="SIZE", help="Size at which files are cut.", show_default="32MiB"),
     ] = None,
+    log: LogUrl = None,
     log_format: Annotated[
         str | None,
         typer.Option(
@@ -147,6 +152,7 @@ def run(
             ignore_unknown=ignore_unknown,
             batch_bytes=batch_bytes,
             chunk_bytes=chunk_bytes,
+            log=log,
             log_format=log_format,
             as_json=as_json,
         )

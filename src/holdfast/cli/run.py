@@ -61,6 +61,7 @@ class Request:
     ignore_unknown: bool = False
     batch_bytes: str | None = None
     chunk_bytes: str | None = None
+    log: str | None = None
     log_format: str | None = None
     as_json: bool = False
 
@@ -169,7 +170,8 @@ def with_format(spec: PipelineSpec, fmt: str | None) -> PipelineSpec:
 
 
 def _config(request: Request) -> Config:
-    flags = {name: getattr(request, name) for name in ("batch_bytes", "chunk_bytes", "master")}
+    names = ("batch_bytes", "chunk_bytes", "log", "master")
+    flags = {name: getattr(request, name) for name in names}
     return load_settings(request.config_file, flags, request.spark_conf).config
 
 

@@ -30,6 +30,7 @@ DEFAULT_ORIGIN = "default"
 
 NAMES = tuple(setting.name for setting in fields(Config) if setting.name != "spark")
 """The settings that are one value; `spark` is a table of Spark's own."""
+TEXTS = ("log", "master")
 VARIABLES = {VARIABLE_PREFIX + name.upper(): name for name in NAMES}
 
 _NEAR = 0.8
@@ -181,7 +182,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 def _converted(name: str, given: Given) -> Any:
     """Return a value in its type and range. Text stands for a number, save in a file."""
-    if name == "master":
+    if name in TEXTS:
         return _text(given)
     number = _number(name, given)
     allowed = RANGES[name]

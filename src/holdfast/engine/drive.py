@@ -30,7 +30,8 @@ from holdfast.errors import HoldfastError, RunFailed, StateMismatch, UsageInvali
 from holdfast.intake.bind import bind_files, check_heads, check_unchanged
 from holdfast.intake.tables import TableSpec
 from holdfast.ledger.receipt import Receipt
-from holdfast.log.embedded import EmbeddedBackend
+from holdfast.log.contract import QueueBackend
+from holdfast.log.relayed import open_log
 from holdfast.store.contract import Store
 from holdfast.store.rows import NewRun, Run, RunState, SenderDecl
 
@@ -147,15 +148,16 @@ def _work(
     if is_new:
         check_heads(given.files, [table for table in watched.spec.tables if not table.produced])
     run_id = run_id_of(watched.spec)
-    doing = executor()
-    try:
-        if is_new:
-            doing.check()
-            open_run(watched.held.store, watched.spec, watched.held.directory.root)
-        _bind(watched, run_id, given)
-        _advance(watched, run_id, doing)
-    finally:
-        doing.close()
+    with open_log(watched.held.store, watched.config.log) as log:
+        doing = executor()
+        try:
+            if is_new:
+                doing.check()
+                open_run(watched.held.store, watched.spec, watched.held.directory.root)
+            _bind(watched, run_id, given)
+            _advance(watched, run_id, doing, log)
+        finally:
+            doing.close()
 
 
 def open_run(store: Store, spec: PipelineSpec, root: Path) -> Run:
@@ -239,13 +241,13 @@ def _is_input(spec: PipelineSpec, table: str) -> bool:
     return not spec.table(table).produced
 
 
-def _advance(watched: _Watched, run_id: RunId, executor: Executor) -> None:
+def _advance(watched: _Watched, run_id: RunId, executor: Executor, log: QueueBackend) -> None:
     held = watched.held
     engine = Engine(
         held,
         watched.spec,
         executor,
-        log=EmbeddedBackend(held.store),
+        log=log,
         blobs=LocalBlobs(held.directory.blobs),
         config=watched.config,
         watch=watched.watch,

@@ -1,0 +1,111 @@
+"""The coffee run over every log gives the bytes of the default, killed in the middle too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.crash.workloads import check_answers, check_settled
+from tests.integration.kafka_server import KafkaServer
+
+from holdfast._base.crashpoint import POINTS
+from holdfast._base.ids import fresh_token
+from holdfast.log.kafka.backend import KafkaBackend
+
+SCALE = "0.001"
+SIZES = ("--chunk-bytes", "64KiB", "--batch-bytes", "192KiB")
+
+
+def holdfast(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def run(root: Path, name: str, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    places = ("--input", str(root / "data"), "--out", f"{name}-out", "--state", f"{name}-state")
+    return holdfast("run", "coffee", *places, *SIZES, *more, cwd=root, **environment)
+
+
+def answers(root: Path, name: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (root / f"{name}-out").glob("*.csv")}
+
+
+@pytest.fixture(scope="session")
+def coffee(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Input files, and the answers of a run whose log is the store's own."""
+    root = tmp_path_factory.mktemp("coffee")
+    made = holdfast(
+        "coffee", "generate", "--scale", SCALE, "--seed", "7", "--out", "data", cwd=root
+    )
+    assert made.returncode == 0, made.stderr
+    done = run(root, "plain")
+    assert done.returncode == 0, done.stderr
+    assert len(answers(root, "plain")) >= 4
+    return root
+
+
+def check_killed_and_resumed(root: Path, name: str, log: str) -> None:
+    """Kill it after its second commit, then let it end."""
+    cut = run(root, name, "--log", log, HOLDFAST_CRASH="engine.commit.after:2")
+    assert cut.returncode == -signal.SIGKILL, cut.stderr
+    done = run(root, name, "--log", log)
+    assert done.returncode == 0, done.stderr
+    assert answers(root, name) == answers(root, "plain")
+
+
+RELAY_POINTS = [point for point in POINTS if point.startswith("relay.")]
+
+
+def check_relay_killed_at(point: str, root: Path, log: str) -> None:
+    """Kill the Spark-free engine at a point, and the one that takes over there too."""
+    command = [sys.executable, "-m", "tests.integration.toy_job", str(root), log]
+    for _ in range(2):
+        environment = {**os.environ, "HOLDFAST_CRASH": f"{point}:1"}
+        cut = subprocess.run(command, env=environment, check=False, timeout=120)
+        assert cut.returncode == -signal.SIGKILL
+        check_settled(root)
+    subprocess.run(command, check=True, timeout=120)
+    check_answers(root)
+
+
+@pytest.mark.parametrize("point", RELAY_POINTS)
+def test_the_relay_killed_over_kafka(point: str, kafka: KafkaServer, tmp_path: Path) -> None:
+    check_relay_killed_at(point, tmp_path, kafka.url(f"toy-{fresh_token()[:8]}"))
+
+
+@pytest.mark.timeout(900)
+def test_coffee_over_kafka(coffee: Path, kafka: KafkaServer) -> None:
+    url = kafka.url(f"coffee-{fresh_token()[:8]}")
+    check_killed_and_resumed(coffee, "kafka", url)
+    backend = KafkaBackend(url)
+    backend.start()
+    found = backend._connection.admin.list_topics(timeout=10).topics
+    assert any(name.startswith(f"{backend.settings.prefix}.") for name in found)
+    backend.stop()
+
+
+def test_a_broker_that_is_away_is_one_line(coffee: Path) -> None:
+    """Nothing is begun, nothing is lost, and the URL that is named holds no secret."""
+    done = run(
+        coffee,
+        "away",
+        "--log",
+        "kafka://127.0.0.1:1/p?timeout_s=1&security=sasl_plaintext",
+        HOLDFAST_KAFKA_PASSWORD="canary-1618",
+        HOLDFAST_KAFKA_USERNAME="me",
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("holdfast: [LOG_UNREACHABLE] log kafka://")
+    assert "canary" not in done.stderr
+    assert answers(coffee, "away") == {}
