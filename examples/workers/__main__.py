@@ -1,7 +1,9 @@
-"""python -m examples.workers DATA --out ANSWERS --state STATE [--kill SEED]
+"""python -m examples.workers DATA --out ANSWERS --state STATE [--broker URL] [--kill SEED]
 
 Starts the workers as processes, sends the tables of DATA through them and writes the answers. A
-worker that is killed is started again. With --kill, one is killed every second or so.
+worker that is killed is started again. With --kill, one is killed every second or so; with --crash,
+each kills itself once, at a crash point (docs/internals/crash-points.md). With --broker they speak
+over RabbitMQ; its password comes from the environment.
 
     python -m examples.workers --worker GROUP[,GROUP...] --state STATE
 
@@ -11,17 +13,19 @@ is one such process.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from examples.workers.on_log import Client, Host
+from examples.workers import on_log, on_rabbit
 from examples.workers.rows import ROWS_PER_CHUNK
 
-from holdfast._base.crashpoint import arm_from_environment
+from holdfast._base.crashpoint import ARM_VARIABLE, arm_from_environment
 from holdfast.errors import HoldfastError
 
 PROCESSES = (
@@ -32,10 +36,23 @@ PROCESSES = (
 IDLE_S = 0.01
 
 
-def run_worker(state: Path, groups: str, patience_s: float) -> None:
+def make_host(options: argparse.Namespace) -> on_log.Host | on_rabbit.Host:
+    groups = options.worker.split(",")
+    if options.broker is not None:
+        return on_rabbit.Host(options.broker, options.state, groups)
+    return on_log.Host(options.state, groups, patience_s=options.patience)
+
+
+def make_client(options: argparse.Namespace) -> on_log.Client | on_rabbit.Client:
+    if options.broker is not None:
+        return on_rabbit.Client(options.broker, options.state, options.client)
+    return on_log.Client(options.state, options.client)
+
+
+def run_worker(options: argparse.Namespace) -> None:
     """Work until told to stop."""
     arm_from_environment()
-    host = Host(state, groups.split(","), patience_s=patience_s)
+    host = make_host(options)
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     while not stopped:
@@ -47,20 +64,25 @@ def run_worker(state: Path, groups: str, patience_s: float) -> None:
 class Processes:
     """The workers. Each that was killed is started again; one that failed ends everything."""
 
-    def __init__(self, state: Path, patience_s: float) -> None:
-        self._options = ["--state", str(state), "--patience", str(patience_s)]
-        self._running = [self._start(groups) for groups in PROCESSES]
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = ["--state", str(options.state), "--patience", str(options.patience)]
+        if options.broker is not None:
+            self._options += ["--broker", options.broker]
+        crash = {ARM_VARIABLE: options.crash} if options.crash else {}
+        self._running = [self._start(groups, crash) for groups in PROCESSES]
         self.kills = 0
 
-    def _start(self, groups: str) -> subprocess.Popen[bytes]:
+    def _start(self, groups: str, crash: dict[str, str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "examples.workers", "--worker", groups, *self._options]
-        return subprocess.Popen(command, cwd=Path(__file__).parents[2])
+        environment = {**os.environ, **crash}
+        return subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
 
     def look_after(self) -> None:
         for place, process in enumerate(self._running):
             code = process.poll()
             if code == -signal.SIGKILL:
-                self._running[place] = self._start(PROCESSES[place])
+                self._running[place] = self._start(PROCESSES[place], {})
+                self.kills += 1
             elif code is not None:
                 raise SystemExit(f"a worker of {PROCESSES[place]} ended with {code}; see above")
 
@@ -68,7 +90,6 @@ class Processes:
         victim = draw.choice(self._running)
         victim.kill()
         victim.wait()
-        self.kills += 1
 
     def stop(self) -> None:
         for process in self._running:
@@ -80,22 +101,26 @@ class Processes:
 def run_all(options: argparse.Namespace) -> str:
     """Return what is to be said at the end."""
     draw = random.Random(options.kill)
-    processes = Processes(options.state, options.patience)
-    try:
-        client = Client(options.state, options.client)
-        chunks = client.send(options.data, rows_per_chunk=options.rows_per_chunk)
+    processes = Processes(options)
+    client = make_client(options)
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(client.send, options.data, rows_per_chunk=options.rows_per_chunk)
         next_kill_s = time.monotonic() + draw.uniform(0.5, 1.5)
-        while not client.look(timeout_s=0.2):
-            processes.look_after()
-            if options.kill is not None and time.monotonic() >= next_kill_s:
-                processes.kill_one(draw)
-                next_kill_s = time.monotonic() + draw.uniform(0.5, 1.5)
-        client.answers.write(options.out)
-        client.close()
-    finally:
-        processes.stop()
-    killed = f", {processes.kills} workers killed" if options.kill is not None else ""
-    return f"{chunks} chunks, 5 answers in {options.out}{killed}"
+        try:
+            while not client.look() or not sending.done():
+                processes.look_after()
+                if options.kill is not None and time.monotonic() >= next_kill_s:
+                    processes.kill_one(draw)
+                    next_kill_s = time.monotonic() + draw.uniform(0.5, 1.5)
+                if sending.done():
+                    sending.result()
+                time.sleep(IDLE_S)
+            client.answers.write(options.out)
+        finally:
+            processes.stop()
+    chunks = sending.result()
+    client.close()
+    return f"{chunks} chunks, 5 answers in {options.out}, {processes.kills} workers killed"
 
 
 def main() -> None:
@@ -106,6 +131,8 @@ def main() -> None:
     parser.add_argument("--client", default="coffee", help="name of the client; one state, many")
     parser.add_argument("--rows-per-chunk", type=int, default=ROWS_PER_CHUNK)
     parser.add_argument("--patience", type=float, default=10.0, help="seconds; see docs/worker.md")
+    parser.add_argument("--broker", metavar="URL", help="RabbitMQ: amqp://user@host:port/")
+    parser.add_argument("--crash", metavar="POINT[:HIT]", help="kill each worker there, once")
     parser.add_argument("--kill", type=int, metavar="SEED", help="kill workers at random")
     parser.add_argument("--worker", metavar="GROUPS", help="be one worker process")
     options = parser.parse_args()
@@ -116,7 +143,7 @@ def main() -> None:
         parser.error("give the directory with the data; make one with: holdfast coffee generate")
     try:
         if options.worker is not None:
-            run_worker(options.state, options.worker, options.patience)
+            run_worker(options)
         else:
             print(run_all(options))
     except HoldfastError as error:

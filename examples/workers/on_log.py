@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.workers.client import Answers, send_tables
-from examples.workers.plan import ANSWERS, GROUPS, place_of
+from examples.workers.plan import ANSWERS, GROUPS, destinations, place_of
 from examples.workers.rows import ROWS_PER_CHUNK
 
 from holdfast._base.ids import START, Offset
@@ -40,17 +40,6 @@ def _outbox(log: EmbeddedBackend, to: str) -> LogOutbox:
     return LogOutbox(log, topic, partition=partition)
 
 
-def _destinations(name: str) -> list[str]:
-    """Return to whom the workers of a group send; a coordinator: to those whom it releases."""
-    group = GROUPS[name]
-    found = [output.to for output in group.role.outputs]
-    if group.reporting is not None:
-        found.append(group.reporting.to)
-    if name == "coordinator":
-        found += [f"aggregator-{n}" for n in range(GROUPS["aggregator"].workers)]
-    return list(dict.fromkeys(found))
-
-
 def make_worker(store: SqliteStore, name: str, place: Place) -> Worker[Any]:
     """Make the worker of a partition that this process got."""
     group, log = GROUPS[name], EmbeddedBackend(store, fence=place.fence)
@@ -59,7 +48,7 @@ def make_worker(store: SqliteStore, name: str, place: Place) -> Worker[Any]:
         group.role,
         place.persistence,
         LogInbox(log, name, name, partition=place.partition),
-        {to: _outbox(log, to) for to in _destinations(name)},
+        {to: _outbox(log, to) for to in destinations(name)},
         senders=group.senders,
         reporting=group.reporting,
         batch_size=BATCH,
@@ -86,7 +75,8 @@ class Host:
 
     def step(self) -> bool:
         """Let every member deal with a batch. False: none had anything to do."""
-        return any([member.step() for member in self._members])
+        busy = [member.step() for member in self._members]
+        return any(busy)
 
     def close(self) -> None:
         """Leave all groups."""

@@ -31,7 +31,7 @@ _held = [Output(to, table) for to in aggregators for table in ("volumes", "visit
 
 @dataclass(frozen=True)
 class Group:
-    """The workers of one kind: their role, how many, who fills their tables, to whom they report."""
+    """The workers of one kind: what they do, how many, who fills their tables."""
 
     role: Role[Any]
     workers: int
@@ -102,3 +102,14 @@ def place_of(worker: str) -> tuple[str, int]:
     """Return a worker's group and number: `filter-1` is worker 1 of the filters."""
     group, _, number = worker.rpartition("-")
     return group, int(number)
+
+
+def destinations(name: str) -> list[str]:
+    """Return to whom the workers of a group send; a coordinator: to those whom it releases."""
+    group = GROUPS[name]
+    found = [output.to for output in group.role.outputs]
+    if group.reporting is not None:
+        found.append(group.reporting.to)
+    if name == "coordinator":
+        found += aggregators
+    return list(dict.fromkeys(found))

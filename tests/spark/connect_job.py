@@ -30,6 +30,26 @@ def code_of(action: Any) -> str:
     return "none"
 
 
+def copied_topic(spark: Any, directory: Path) -> list[Any]:
+    """Write a frame into a topic twice, follow it into another twice; return what both hold."""
+    url = f"file://{directory}/log.sqlite3"
+    numbers = spark.range(ROWS).selectExpr("id", "cast(id as string) as value")
+    target = {"url": url, "idColumn": "id", "partitions": "2"}
+    for _ in range(2):
+        numbers.write.format("holdfast").mode("append").options(topic="a", **target).save()
+    for _ in range(2):
+        source = spark.readStream.format("holdfast").options(topic="a", url=url)
+        copy = (
+            source.option("maxRecordsPerBatch", "15").load().selectExpr("record_id as id", "value")
+        )
+        writer = copy.writeStream.format("holdfast").options(topic="b", **target)
+        writer = writer.option("checkpointLocation", f"{directory}/checkpoint")
+        writer.trigger(availableNow=True).start().awaitTermination()
+    found = [spark.read.format("holdfast").options(topic=name, url=url).load() for name in "ab"]
+    held = [sorted(int(row.value) for row in one.collect()) for one in found]
+    return [held == [list(range(ROWS))] * 2, len(held[0])]
+
+
 def main(directory: Path) -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     import paid_provider  # type: ignore[import-not-found]  # beside this file
@@ -64,6 +84,7 @@ def main(directory: Path) -> None:
         "changed": code_of(lambda: frame.transform(step(returns="answer int"))),
         "no_column": code_of(lambda: frame.transform(step(key="nothing"))),
         "no_table": code_of(lambda: spark.read.format("holdfast").load().collect()),
+        "topic": copied_topic(spark, directory),
     }
     sys.stdout.write("FACTS " + json.dumps(facts) + "\n")
     sys.stdout.flush()

@@ -36,6 +36,7 @@ def test_a_paid_step_on_connect(tmp_path: Path) -> None:
         "changed": "STEP_CHANGED",
         "no_column": "USAGE_INVALID",
         "no_table": "USAGE_INVALID",
+        "topic": [True, ROWS],
     }
     calls = Counter((tmp_path / "calls.log").read_text().split())
     assert calls == Counter(str(number) for number in range(ROWS))

@@ -63,6 +63,7 @@
     |   +-- HeaderWrong              HEADER_WRONG
     |   +-- InputChanged             INPUT_CHANGED
     |   +-- Damaged                  DAMAGED
+    |   +-- RecordsDropped           RECORDS_DROPPED
     |   +-- StoreOlder               STORE_OLDER
     |   +-- StoreNewer               STORE_NEWER
     |   +-- SubmissionChanged        SUBMISSION_CHANGED
@@ -101,6 +102,7 @@ from holdfast.errors.data import (
     Damaged,
     HeaderWrong,
     InputChanged,
+    RecordsDropped,
     StoreNewer,
     StoreOlder,
 )
@@ -208,6 +210,7 @@ __all__ = [
     "ProviderBusy",
     "QueueMismatch",
     "QuotaReached",
+    "RecordsDropped",
     "ResultConflict",
     "RunClosed",
     "RunConflict",

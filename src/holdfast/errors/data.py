@@ -53,6 +53,24 @@ class Damaged(DataError):
     what: str
 
 
+class RecordsDropped(DataError):
+    """Records of a topic were dropped before a reader got to them. What it would give is not all.
+
+    A stream with the option `group` keeps them from being dropped until it has read them.
+    """
+
+    code: ClassVar[str] = "RECORDS_DROPPED"
+    template: ClassVar[str] = (
+        "topic {topic}, partition {partition}: records from offset {wanted} on were asked for, the"
+        " log holds those from {first} on. Begin with a new checkpoint, and give the stream a"
+        " group."
+    )
+    topic: str
+    partition: int
+    wanted: int
+    first: int
+
+
 class StoreOlder(DataError):
     """An older Holdfast wrote this state, and questions change nothing. `holdfast run` does."""
 

@@ -1,0 +1,131 @@
+"""Topics in Spark, without Spark: how ranges, limits and shards are chosen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import (
+    BinaryType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from holdfast.errors import UsageInvalid
+from holdfast.log.contract import Capability
+from holdfast.log.embedded import EmbeddedBackend
+from holdfast.spark.topic_options import opened, read_options, write_options
+from holdfast.spark.topic_sink import prepare, shard_of
+from holdfast.spark.topic_source import TopicRange, cut, limited
+
+PLACES = st.dictionaries(st.sampled_from("0123"), st.integers(0, 40), min_size=1)
+
+
+def test_ranges_cover_each_record_once() -> None:
+    found = cut({"0": 3, "1": 5}, {"0": 10, "1": 5, "2": 1}, 4)
+    assert found == [TopicRange(0, 3, 7), TopicRange(0, 7, 10), TopicRange(2, 0, 1)]
+
+
+@given(PLACES, PLACES, st.integers(1, 60))
+def test_a_limit_is_kept_and_used(start: dict[str, int], more: dict[str, int], most: int) -> None:
+    """Never more than the limit or than there is, never back, and all of it if there is enough."""
+    end = {name: start.get(name, 0) + more.get(name, 0) for name in {*start, *more}}
+    found = limited(start, end, most)
+    taken = {name: found[name] - start.get(name, 0) for name in end}
+    left = sum(end[name] - start.get(name, 0) for name in end)
+    assert all(0 <= taken[name] <= end[name] - start.get(name, 0) for name in end)
+    assert sum(taken.values()) == min(most, left)
+
+
+def test_a_limit_is_fair() -> None:
+    assert limited({}, {"0": 100, "1": 100, "2": 4}, 24) == {"0": 10, "1": 10, "2": 4}
+
+
+def test_an_id_has_one_shard_for_good() -> None:
+    """These never change: else a record written again would be there twice."""
+    assert [shard_of(f"n{n}", 4) for n in range(8)] == SHARDS
+    spread = Counter(shard_of(str(n), 4) for n in range(4000))
+    assert min(spread.values()) > 850
+
+
+COLUMNS = StructType(
+    [
+        StructField("id", LongType()),
+        StructField("value", StringType()),
+        StructField("half", DoubleType()),
+        StructField("data", BinaryType()),
+    ]
+)
+GOOD = {"topic": "t", "url": "file:///x", "idColumn": "id"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"idColumn": "nothing"},
+        {"idColumn": "half"},
+        {"idColumn": "data"},
+        {"valueColumn": "half"},
+        {"keyColumn": "id"},
+        {"idColum": "id"},
+        {"delivery": "exactly-once"},
+        {"partitions": "0"},
+        {"partitions": "many"},
+        {"topic": ""},
+        {"maxRecordsPerBatch": "5"},
+    ],
+)
+def test_what_a_writer_refuses(wrong: dict[str, str]) -> None:
+    with pytest.raises(UsageInvalid):
+        write_options({**GOOD, **wrong}, COLUMNS)
+
+
+def test_what_a_writer_takes() -> None:
+    """Spark hands over names in lower case, in a mapping that does not mind."""
+    options = CaseInsensitiveDict({**GOOD, "keyColumn": "data", "checkpointLocation": "/c"})
+    assert write_options(options, COLUMNS).id_column == "id"
+    with pytest.raises(UsageInvalid, match="no idColumn"):
+        write_options({"topic": "t", "url": "file:///x"}, COLUMNS)
+    some = write_options({"topic": "t", "url": "u", "delivery": "at-least-once"}, COLUMNS)
+    assert some.id_column is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"maxRecordsPerBatch": "0"}, {"startingOffsets": "7"}, {"idColumn": "id"}, {"url": ""}],
+)
+def test_what_a_reader_refuses(wrong: dict[str, str]) -> None:
+    with pytest.raises(UsageInvalid):
+        read_options({"topic": "t", "url": "file:///x", **wrong})
+
+
+def test_a_log_that_tasks_cannot_share_is_refused(tmp_path: Path) -> None:
+    """And a file that is not there is not made: another machine would fill a log of its own."""
+    for url in ("memory://here", f"file://{tmp_path}/missing"):
+        with pytest.raises(UsageInvalid), opened(url):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_takes_copies_is_refused_unless_they_are_accepted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As on Kafka: readers drop copies by id there."""
+    url = (tmp_path / "log").as_uri()
+    monkeypatch.setattr(
+        EmbeddedBackend, "capabilities", frozenset(Capability) - {Capability.IDEMPOTENT}
+    )
+    options = {**GOOD, "url": url, "partitions": "1"}
+    with pytest.raises(UsageInvalid, match="does not take an id once"):
+        prepare(options, COLUMNS, overwrite=False)
+    prepare({**options, "delivery": "at-least-once"}, COLUMNS, overwrite=False)
+
+
+SHARDS = [2, 3, 3, 3, 2, 1, 3, 2]
