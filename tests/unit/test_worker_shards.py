@@ -126,6 +126,37 @@ def test_what_is_refused_keeps_back_nothing_before_it(tmp_path: Path) -> None:
         assert bench.log.get_committed_offset("in", "split") == 2
 
 
+def test_what_is_refused_first_is_not_passed_over(tmp_path: Path) -> None:
+    """However often it is tried: an ack of what came later would lose it."""
+    bench = Bench(tmp_path, batch_size=1)
+    for _ in range(3):
+        with pytest.raises(UsageInvalid):
+            bench.feed(Chunk("ada", "other", "a", 1, b""), piece(1, b"\2"))
+    assert bench.log.get_committed_offset("in", "split") == START
+    assert bench.sent("even") == []
+
+
+def test_after_an_error_a_worker_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Going on would commit a state without the chunk that failed, and count it."""
+    bench = Bench(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(Split, "apply", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bench.feed(*STORY[:2])
+    with pytest.raises(UsageInvalid, match="was stopped by an error"):
+        bench.feed(*STORY[2:])
+    bench.service.close()
+    again = Bench(tmp_path, bench.log)
+    again.worker.run_until_idle()
+    assert again.sent("even")[-1] == End("ada", "rows", 3, "split")
+    assert again.sent("odd") == [
+        Chunk("ada", "rows", "split", 1, b"\1"),
+        End("ada", "rows", 1, "split"),
+    ]
+
+
 def test_what_cannot_be_read_keeps_back_nothing_before_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.log.produce("in", Record(encode(piece(1, b"\2"))))

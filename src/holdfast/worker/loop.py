@@ -76,7 +76,7 @@ class Worker(Generic[S]):
         self._states: dict[str, Numbered[S]] = {}
         self._outgoing: list[tuple[str, Message]] = []
         self._left: list[Delivery] = []
-        self._applied = 0
+        self._applied, self._failed = 0, False
         self._recover()
         self._resume_pending_finalization()
 
@@ -102,14 +102,18 @@ class Worker(Generic[S]):
         4. State commit, where due. 5. See what is complete.
 
         Raises:
-            HoldfastError: the first of them cannot be taken. It is not acked.
+            HoldfastError: the first of them cannot be taken: it is not acked, and is met again. Or
+                something failed later: then make the worker again.
         """
-        deliveries = self._left or self._inbox.receive(self._batch_size)
-        if not deliveries:
+        self._refuse_after_failure()
+        # Kept until they are committed: one that is refused must be met again, not passed over.
+        self._left = self._left or self._inbox.receive(self._batch_size)
+        if not self._left:
             return False
         crashpoint("worker.data.before")
-        taken, ready = self._commit_data(deliveries)
-        self._left = list(deliveries[len(taken) :])
+        taken, ready = self._commit_data(self._left)
+        self._left = self._left[len(taken) :]
+        self._failed = True
         crashpoint("worker.data.after")
         self._inbox.ack(taken)
         crashpoint("worker.ack.after")
@@ -119,7 +123,14 @@ class Worker(Generic[S]):
             crashpoint("worker.end.after")
         for client in dict.fromkeys(delivery.message.client for delivery in taken):
             self._check(client)
+        self._failed = False
         return True
+
+    def _refuse_after_failure(self) -> None:
+        """Refuse to go on where an error struck: chunks would be counted that were not applied."""
+        if self._failed:
+            what = f"worker {self._name} was stopped by an error"
+            raise UsageInvalid(what=what, remedy="Make it again: it recovers from its journal.")
 
     def _commit_data(
         self, deliveries: Sequence[Delivery]
