@@ -26,7 +26,7 @@ from examples.workers import on_log, on_rabbit
 from examples.workers.rows import ROWS_PER_CHUNK
 
 from holdfast._base.crashpoint import ARM_VARIABLE, arm_from_environment
-from holdfast.errors import HoldfastError
+from holdfast.errors import EnvironmentFailed, HoldfastError
 
 PROCESSES = (
     *("filter", "filter", "aggregator", "aggregator", "coordinator", "coordinator"),
@@ -34,6 +34,9 @@ PROCESSES = (
 )
 """Which groups each process is in. The second coordinator stands by."""
 IDLE_S = 0.01
+STOP_S = 10.0
+TRY_AGAIN = 75
+"""The exit code of a worker whose surroundings failed it: a full disk, a broker that is away."""
 
 
 def make_host(options: argparse.Namespace) -> on_log.Host | on_rabbit.Host:
@@ -55,10 +58,12 @@ def run_worker(options: argparse.Namespace) -> None:
     host = make_host(options)
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
-    while not stopped:
-        if not host.step():
-            time.sleep(IDLE_S)
-    host.close()
+    try:
+        while not stopped:
+            if not host.step():
+                time.sleep(IDLE_S)
+    finally:
+        host.close()
 
 
 class Processes:
@@ -80,9 +85,9 @@ class Processes:
     def look_after(self) -> None:
         for place, process in enumerate(self._running):
             code = process.poll()
-            if code == -signal.SIGKILL:
+            if code in (-signal.SIGKILL, TRY_AGAIN):
                 self._running[place] = self._start(PROCESSES[place], {})
-                self.kills += 1
+                self.kills += code != TRY_AGAIN
             elif code is not None:
                 raise SystemExit(f"a worker of {PROCESSES[place]} ended with {code}; see above")
 
@@ -94,15 +99,20 @@ class Processes:
     def stop(self) -> None:
         for process in self._running:
             process.terminate()
+        deadline_s = time.monotonic() + STOP_S
         for process in self._running:
-            process.wait()
+            try:
+                process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def run_all(options: argparse.Namespace) -> str:
     """Return what is to be said at the end."""
     draw = random.Random(options.kill)
-    processes = Processes(options)
     client = make_client(options)
+    processes = Processes(options)
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(client.send, options.data, rows_per_chunk=options.rows_per_chunk)
         next_kill_s = time.monotonic() + draw.uniform(0.5, 1.5)
@@ -118,8 +128,8 @@ def run_all(options: argparse.Namespace) -> str:
             client.answers.write(options.out)
         finally:
             processes.stop()
+            client.close()
     chunks = sending.result()
-    client.close()
     return f"{chunks} chunks, 5 answers in {options.out}, {processes.kills} workers killed"
 
 
@@ -147,7 +157,8 @@ def main() -> None:
         else:
             print(run_all(options))
     except HoldfastError as error:
-        raise SystemExit(f"{error.code}: {error}") from error
+        print(error, file=sys.stderr)
+        sys.exit(TRY_AGAIN if isinstance(error, EnvironmentFailed) else 1)
 
 
 if __name__ == "__main__":

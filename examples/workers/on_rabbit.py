@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.workers.client import Answers, send_tables
-from examples.workers.plan import ANSWERS, GROUPS, destinations
+from examples.workers.plan import ANSWERS, GROUPS, INPUTS, destinations
 from examples.workers.rows import ROWS_PER_CHUNK
 
 from holdfast.amqp.broker import Broker, Queue
@@ -21,6 +21,8 @@ from holdfast.worker.persistence import PersistenceService
 from holdfast.worker.queues import QueueInbox, QueueOutbox
 
 BATCH = 20
+PATIENCE_S = 120.0
+"""How long a broker may be away: a restart on a busy machine takes a minute."""
 ANSWERS_MAX = 10_000
 """Answers that the client holds un-acked until it has written them."""
 
@@ -34,7 +36,7 @@ class Host:
     """One process: the workers of one group or of several, as far as nobody else runs them."""
 
     def __init__(self, url: str, state: Path, groups: Iterable[str]) -> None:
-        self._broker, self._state = Broker(url), state
+        self._broker, self._state = Broker(url, patience_s=PATIENCE_S), state
         self._wanted = [(name, n) for name in groups for n in range(GROUPS[name].workers)]
         self._running: list[Worker[Any]] = []
 
@@ -79,16 +81,18 @@ class Client:
     """The client's side of a state directory."""
 
     def __init__(self, url: str, state: Path, name: str) -> None:
-        self._broker, self._state = Broker(url), state
+        self._broker = Broker(url, patience_s=PATIENCE_S)
         self._name, self.answers = name, Answers(name)
         self._inbox = QueueInbox(_queue(self._broker, state, ANSWERS), prefetch=ANSWERS_MAX)
+        workers = dict.fromkeys(worker for workers in INPUTS.values() for worker in workers)
+        self._outboxes = {to: QueueOutbox(_queue(self._broker, state, to)) for to in workers}
 
     def send(self, data: Path, *, rows_per_chunk: int = ROWS_PER_CHUNK) -> int:
         """Send the tables in a directory."""
         return send_tables(data, self._name, self._send, rows_per_chunk=rows_per_chunk)
 
     def _send(self, to: str, messages: Sequence[Message]) -> None:
-        QueueOutbox(_queue(self._broker, self._state, to)).send(messages)
+        self._outboxes[to].send(messages)
 
     def look(self) -> bool:
         """Take in what came. True: the answers are complete."""

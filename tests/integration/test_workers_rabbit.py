@@ -51,7 +51,7 @@ def started(server: RabbitServer, source: Path, root: Path, *more: str) -> subpr
 
 def killed_in(done: subprocess.Popen[str], source: Path, root: Path) -> int:
     """Wait for the answers, compare them, return how many workers were killed."""
-    said, _ = done.communicate(timeout=120)
+    said, _ = done.communicate(timeout=240)
     assert done.returncode == 0, said
     coffee_workers.compare(source, root / "out")
     found = re.search(r"(\d+) workers killed", said)
