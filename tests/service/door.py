@@ -65,9 +65,7 @@ def command(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 class Gateway:
     """One gateway process on `root/state`. Its own output is in `root/gateway.log`."""
 
-    def __init__(
-        self, root: Path, *options: str, pipeline: str = "tests.service.toy:pipe", **more: str
-    ) -> None:
+    def __init__(self, root: Path, *options: str, pipeline: str, **more: str) -> None:
         self.root, self.state = root, root / "state"
         arguments = ["gateway", "--pipeline", pipeline, "--state", str(self.state)]
         if "--listen" not in options:
@@ -123,9 +121,11 @@ class Gateway:
 
 
 @contextmanager
-def serving(root: Path, *options: str, **more: str) -> Iterator[Gateway]:
+def serving(
+    root: Path, *options: str, pipeline: str = "tests.service.toy:pipe", **more: str
+) -> Iterator[Gateway]:
     root.mkdir(parents=True, exist_ok=True)
-    gateway = Gateway(root, *options, **more)
+    gateway = Gateway(root, *options, pipeline=pipeline, **more)
     try:
         yield gateway
     finally:

@@ -402,6 +402,25 @@ def test_a_sender_of_a_declared_name_fills_its_table(client: httpx.Client) -> No
     assert code_of(put(client, run, TEXT), 400) == "USAGE_INVALID"
 
 
+def test_an_external_run_is_created_where_there_is_a_producer(tmp_path: Path) -> None:
+    """Its chunks are applied when they are bound: nobody here works on them."""
+    token = add_client(tmp_path, "north")
+    with serving(tmp_path, "--producer", "requests") as gateway, gateway.client(token) as client:
+        run = create(client, kind="external")
+        assert (document(client, run)["kind"], document(client, run)["state"]) == (
+            "external",
+            "OPEN",
+        )
+        assert put(client, run, TEXT).status_code == 201
+        (sales, *_) = document(client, run)["tables"]
+        assert (sales["received"], sales["applied"]) == (1, 1)
+        spark = client.post("/v1/runs", headers={"Idempotency-Key": "k"}, json={})
+        assert code_of(spark, 409) == "RUN_CONFLICT"
+        for table, sender, count in [("sales", "", 1), *[(t, s, 0) for t, s, _ in ENDS[1:]]]:
+            assert end(client, run, count, table, sender).status_code == 201
+        assert document(client, run)["state"] == "FORWARDING"
+
+
 def test_files_are_for_their_owner_only(gateway: Gateway, client: httpx.Client) -> None:
     run = create(client)
     put(client, run, TEXT)

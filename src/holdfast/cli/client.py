@@ -21,7 +21,7 @@ from holdfast.cli.words import counted, size_of
 from holdfast.errors import UsageInvalid
 
 if TYPE_CHECKING:
-    from holdfast.store.contract import Store
+    from holdfast.engine.state import Shared
 
 app = typer.Typer(help="Clients of the HTTP door, and their tokens.", rich_markup_mode=None)
 
@@ -31,11 +31,21 @@ Name = Annotated[str, typer.Argument(help="Name of the client.")]
 
 
 @contextmanager
-def _store(state: Path) -> Iterator[Store]:
+def _shared(state: Path) -> Iterator[Shared]:
     from holdfast.engine.state import share
 
     with share(state, part="client") as shared:
-        yield shared.store
+        yield shared
+
+
+def _tell(shared: Shared, name: str, webhook: str) -> str:
+    """Set where a client is told of its runs; returns the file of the secret to check it by."""
+    from holdfast.delivery.signing import secret_path, signing_secret
+
+    secrets = shared.directory.root / "secrets"
+    signing_secret(secrets, name)
+    shared.store.set_webhook(name, webhook)
+    return str(secret_path(secrets, name))
 
 
 def _write(facts: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
@@ -103,14 +113,16 @@ def add(
         request_rate=request_rate,
     )
     text, token = make_token()
-    with _store(state) as store:
-        if not store.add_client(Client(name, weight, quotas), token):
+    with _shared(state) as shared:
+        if not shared.store.add_client(Client(name, weight, quotas), token):
             remedy = "Choose another name, or give it another token: holdfast client rotate"
             raise UsageInvalid(what=f"there is a client {name} already", remedy=remedy)
-        if webhook:
-            store.set_webhook(name, webhook)
+        secret = _tell(shared, name, webhook) if webhook else None
     facts = {"client": name, "token": text, "weight": weight, "webhook": webhook}
     lines = [f"added client {name}", *_token_lines(text)]
+    if secret:
+        facts["webhook_secret_file"] = secret
+        lines.append(f"webhook {webhook}: its signatures are checked with the secret in {secret}")
     lines.append("next: holdfast submit DIR --url URL --token-file FILE")
     _write(facts | {"quotas": asdict(quotas)}, lines, as_json=as_json)
 
@@ -161,8 +173,8 @@ def rotate(
     from holdfast.intake.tokens import make_token
 
     text, token = make_token()
-    with _store(state) as store:
-        if not store.rotate_token(name, token, grace_ms=grace_s * 1000):
+    with _shared(state) as shared:
+        if not shared.store.rotate_token(name, token, grace_ms=grace_s * 1000):
             raise _unknown(name)
     old = f"old tokens end after {grace_s} s of service" if grace_s else "old tokens open nothing"
     lines = [f"client {name} has another token; {old}", *_token_lines(text)]
@@ -175,8 +187,8 @@ def revoke(name: Name, state: State, as_json: Json = False) -> None:
 
     Example: holdfast client revoke north --state state
     """
-    with _store(state) as store:
-        if not store.revoke_client(name):
+    with _shared(state) as shared:
+        if not shared.store.revoke_client(name):
             raise _unknown(name)
     lines = [f"client {name} is revoked: its tokens open nothing"]
     _write({"client": name, "revoked": True}, lines, as_json=as_json)

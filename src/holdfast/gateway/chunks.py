@@ -142,6 +142,7 @@ async def _put(
             check=lambda: _check_document(desk, chunk, info),
         )
     use.stored += info.size
+    use.backlog += 0 if look.whole else info.size
     desk.counts.chunk_bytes += info.size
     return replace(chunk, size=info.size), is_new
 

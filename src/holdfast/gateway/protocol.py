@@ -92,7 +92,9 @@ class _Guarded(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The answer is out; whatever still comes of its body is of no use."""
         super().on_response_complete()
-        if not self._in_head and not self.transport.is_closing():
+        # Not where the next request is under way already: then the body that comes is its own.
+        is_over = self.cycle.response_complete and not self.transport.is_closing()
+        if is_over and not self._in_head:
             self._arm(LINGER_S)
 
     def send_400_response(self, msg: str) -> None:

@@ -123,12 +123,13 @@ def _announce(bound: socket.socket, listen: Listen, *, as_json: bool) -> None:
 
 
 def _bound(listen: Listen) -> socket.socket:
-    """Return a socket that is bound; its port is known before anybody is told."""
+    """Return a socket that listens, so that whoever is told of it can connect."""
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((listen.host, listen.port))
+        bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
         where = f"{listen.host}:{listen.port}"

@@ -1,0 +1,400 @@
+"""Limits of the HTTP door: slow, silent, large and many; a full disk; memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.mounts import small_disk
+from tests.service.door import (
+    CSV,
+    Gateway,
+    add_client,
+    checksum,
+    create,
+    document,
+    end,
+    put,
+    serving,
+    store_of,
+    wait_for,
+    work_off,
+)
+
+from holdfast._base.ids import RunId
+
+TEXT = b"shop,amount\na,1\n"
+PARQUET = {"Content-Type": "application/vnd.apache.parquet"}
+
+
+@contextmanager
+def one_client(
+    root: Path, quotas: dict[str, int] | None = None, **more: str
+) -> Iterator[tuple[Gateway, httpx.Client]]:
+    token = add_client(root, "north", **(quotas or {}))
+    with serving(root, **more) as gateway, gateway.client(token) as client:
+        yield gateway, client
+
+
+def refused(answer: httpx.Response, status: int, code: str) -> Any:
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert body["code"] == code
+    if status in (429, 507):
+        assert int(answer.headers["retry-after"]) >= 1
+    return body
+
+
+def blobs_of(gateway: Gateway) -> list[Path]:
+    return [path for path in (gateway.state / "blobs").rglob("*") if path.is_file()]
+
+
+def rss_mib(gateway: Gateway) -> float:
+    """Return the most memory that the process ever had."""
+    text = Path(f"/proc/{gateway.process.pid}/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def test_quotas_of_one_client_are_not_those_of_another(tmp_path: Path) -> None:
+    """Open runs, chunks of a run, stored bytes, chunk size: each is refused by name."""
+    quotas = {"open_runs": 2, "run_chunks": 2, "stored_bytes": 100, "chunk_bytes": 60}
+    east = add_client(tmp_path, "east")
+    with one_client(tmp_path, quotas) as (gateway, client):
+        run, other = create(client, "a"), create(client, "b")
+        third = client.post("/v1/runs", headers={"Idempotency-Key": "c"}, json={})
+        body = refused(third, 429, "QUOTA_REACHED")
+        assert (body["used"], body["limit"]) == (2, 2)
+        assert create(client, "a") == run, "what is there is found, whatever the quota says"
+        assert refused(put(client, run, b"x" * 61), 413, "BODY_TOO_LARGE")["limit"] == 60
+        for ordinal in (1, 2):
+            assert put(client, run, TEXT, ordinal=ordinal).status_code == 201
+        refused(put(client, run, TEXT, ordinal=3), 429, "QUOTA_REACHED")
+        assert put(client, run, TEXT, ordinal=2).status_code == 200
+        assert put(client, other, b"x" * 60, ordinal=1).status_code == 201
+        refused(put(client, other, TEXT, ordinal=2), 429, "QUOTA_REACHED")
+        with gateway.client(east) as others:
+            theirs = create(others)
+            assert put(others, theirs, b"y" * 200).status_code == 201
+        client.post(f"/v1/runs/{other}/cancel")
+        assert create(client, "c")
+
+
+def test_requests_are_counted_and_come_back(tmp_path: Path) -> None:
+    with one_client(tmp_path, {"request_rate": 2}) as (gateway, client):
+        asked = [client.get("/v1/runs") for _ in range(20)]
+        assert {answer.status_code for answer in asked} == {200, 429}
+        late = next(answer for answer in asked if answer.status_code == 429)
+        refused(late, 429, "QUOTA_REACHED")
+        wait_for(lambda: client.get("/v1/runs").status_code == 200, "the next request")
+        assert httpx.get(f"{gateway.url}/healthz").status_code == 200
+
+
+def test_requests_sent_at_once_on_one_line_are_answered_in_turn(tmp_path: Path) -> None:
+    """Pipelined: the body of the second is its own, whatever became of the first."""
+    with one_client(tmp_path) as (gateway, client):
+        run = create(client)
+        data = b"x" * 300_000
+        refused_head = head_of(client, run, 10, ordinal=1).replace(b"text/csv", b"text/none")
+        good = head_of(client, run, len(data), ordinal=2)
+        good = good.replace(b"0" * 64, checksum(data).encode())
+        with socket.create_connection(("127.0.0.1", gateway.port), 60) as line:
+            line.sendall(refused_head + b"x" * 10 + good + data)
+            answer = b""
+            while b"HTTP/1.1 201" not in answer:
+                more = line.recv(65536)
+                assert more, answer
+                answer += more
+        assert answer.startswith(b"HTTP/1.1 415")
+
+
+def test_a_body_without_a_length_is_cut_at_its_limit(tmp_path: Path) -> None:
+    """Sent in pieces of unknown number: refused as soon as it is too long, and nothing stays."""
+    with one_client(tmp_path, {"chunk_bytes": 1 << 20}) as (gateway, client):
+        run = create(client)
+        headers = {**CSV, "Holdfast-Checksum": "0" * 64}
+        path = f"/v1/runs/{run}/tables/sales/chunks/1"
+        endless = client.put(path, headers=headers, content=(b"x" * 65536 for _ in range(64)))
+        refused(endless, 413, "BODY_TOO_LARGE")
+        assert blobs_of(gateway) == []
+        data = b"x" * (1 << 20)
+        whole = {**CSV, "Holdfast-Checksum": checksum(data)}
+        pieces = (data[at : at + 9999] for at in range(0, len(data), 9999))
+        assert client.put(path, headers=whole, content=pieces).status_code == 201
+
+
+def head_of(client: httpx.Client, run: str, length: int, ordinal: int = 1) -> bytes:
+    lines = [
+        f"PUT /v1/runs/{run}/tables/sales/chunks/{ordinal} HTTP/1.1",
+        "Host: x",
+        f"Authorization: {client.headers['authorization']}",
+        "Content-Type: text/csv",
+        f"Holdfast-Checksum: {'0' * 64}",
+        f"Content-Length: {length}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def test_an_upload_that_is_too_slow_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    """10 s are free; then so many bytes a second must have come. Nobody else waits for it."""
+    with one_client(tmp_path, None, HOLDFAST_UPLOAD_RATE_BYTES="1MiB") as (gateway, client):
+        run = create(client)
+        with socket.create_connection(("127.0.0.1", gateway.port), 60) as line:
+            line.sendall(head_of(client, run, 1 << 20) + b"x" * 1000)
+            wait_for(lambda: blobs_of(gateway), "the first bytes on disk")
+            assert put(client, run, TEXT, ordinal=2).status_code == 201
+            answer = line.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 408 "), answer
+        assert b"UPLOAD_SLOW" in answer
+        wait_for(lambda: len(blobs_of(gateway)) == 1, "the end of what was written")
+        assert document(client, run)["tables"][0]["received"] == 1
+
+
+def test_a_sender_that_goes_away_leaves_nothing(tmp_path: Path) -> None:
+    with one_client(tmp_path) as (gateway, client):
+        run = create(client)
+        with socket.create_connection(("127.0.0.1", gateway.port), 60) as line:
+            line.sendall(head_of(client, run, 1 << 20) + b"x" * 400_000)
+            wait_for(lambda: blobs_of(gateway), "the first bytes on disk")
+        wait_for(lambda: blobs_of(gateway) == [], "the end of what was written")
+        assert put(client, run, TEXT).status_code == 201
+        assert gateway.log() == ""
+
+
+def test_silent_connections_keep_nobody_out_and_are_cut(tmp_path: Path) -> None:
+    """200 lines that open and say nothing, or half a head, or a byte now and then."""
+    with one_client(tmp_path, None, HOLDFAST_HEADER_WAIT_S="3") as (gateway, client):
+        lines = [socket.create_connection(("127.0.0.1", gateway.port), 60) for _ in range(200)]
+        try:
+            for number, line in enumerate(lines):
+                if number % 2:
+                    line.sendall(b"GET /v1/runs HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+            begun = time.monotonic()
+            run = create(client)
+            assert put(client, run, TEXT).status_code == 201
+            assert time.monotonic() - begun < 10
+            dripping = lines[1]
+            for line in lines:
+                line.settimeout(0.2)
+            ended = set()
+
+            def cut() -> bool:
+                for line in lines:
+                    if line in ended:
+                        continue
+                    try:
+                        if line is dripping:
+                            line.sendall(b"x")
+                        if line.recv(1024) == b"":
+                            ended.add(line)
+                    except TimeoutError:
+                        return False
+                    except OSError:
+                        ended.add(line)
+                return len(ended) == len(lines)
+
+            wait_for(cut, "the end of the silent lines")
+        finally:
+            for line in lines:
+                line.close()
+        assert put(client, run, TEXT, ordinal=2).status_code == 201
+
+
+def test_blanks_between_two_requests_do_not_hold_a_line(tmp_path: Path) -> None:
+    """A line that was served once, and then only drips line ends."""
+    with one_client(tmp_path, None, HOLDFAST_HEADER_WAIT_S="1") as (gateway, _):
+        line = socket.create_connection(("127.0.0.1", gateway.port), 60)
+        with line:
+            line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert line.recv(4096).startswith(b"HTTP/1.1 200")
+            line.settimeout(0.2)
+
+            def is_cut() -> bool:
+                try:
+                    line.sendall(b"\r\n")
+                    return line.recv(1024) == b""
+                except TimeoutError:
+                    return False
+                except OSError:
+                    return True
+
+            wait_for(is_cut, "the end of the line")
+
+
+def test_of_too_many_connections_the_silent_go_first(tmp_path: Path) -> None:
+    with one_client(tmp_path, None, HOLDFAST_CONNECTIONS_MAX="20") as (gateway, client):
+        run = create(client)
+        lines = [socket.create_connection(("127.0.0.1", gateway.port), 60) for _ in range(60)]
+        try:
+            assert put(client, run, TEXT).status_code == 201
+            with gateway.client(client.headers["authorization"].removeprefix("Bearer ")) as other:
+                assert document(other, run)["tables"][0]["received"] == 1
+        finally:
+            for line in lines:
+                line.close()
+
+
+@pytest.mark.parametrize("kind", ["one", "many", "path", "endless"])
+def test_a_head_that_is_too_long_is_refused(tmp_path: Path, kind: str) -> None:
+    heads = {
+        "one": b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 40_000 + b"\r\n\r\n",
+        "many": b"GET /healthz HTTP/1.1\r\n" + b"X-A: b\r\n" * 200 + b"\r\n",
+        "path": b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n",
+        "endless": b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 500_000,
+    }
+    with serving(tmp_path) as gateway:
+        with socket.create_connection(("127.0.0.1", gateway.port), 60) as line:
+            line.sendall(heads[kind])
+            answer = line.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 431 "), answer
+        assert httpx.get(f"{gateway.url}/healthz").status_code == 200
+        assert "Traceback" not in gateway.log()
+
+
+def write_parquet(path: Path, rows: int) -> bytes:
+    table = pa.table({"shop": ["a"] * rows, "amount": pa.array([1] * rows, pa.int32())})
+    pq.write_table(table, path, compression="zstd")
+    return path.read_bytes()
+
+
+def test_a_parquet_document_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+    more = {"HOLDFAST_UNPACKED_BYTES": "1KiB", "HOLDFAST_UNPACKED_ROWS_MAX": "5000"}
+    with one_client(tmp_path, None, **more) as (gateway, client):
+        run = create(client)
+        fits = write_parquet(tmp_path / "a", 10)
+        assert put(client, run, fits, headers=PARQUET).status_code == 201
+        rows = write_parquet(tmp_path / "b", 6000)
+        body = refused(put(client, run, rows, ordinal=2, headers=PARQUET), 422, "DOCUMENT_REFUSED")
+        assert "6000 rows" in body["what"]
+        table = pa.table({"t": [f"{number:050}" for number in range(2000)]})
+        pq.write_table(table, tmp_path / "c", compression="zstd")
+        wide = put(client, run, (tmp_path / "c").read_bytes(), ordinal=2, headers=PARQUET)
+        assert "bytes" in refused(wide, 422, "DOCUMENT_REFUSED")["what"]
+        cut = put(client, run, fits[:-1], ordinal=2, headers=PARQUET)
+        refused(cut, 422, "DOCUMENT_REFUSED")
+        assert len(blobs_of(gateway)) == 1
+        assert document(client, run)["tables"][0]["received"] == 1
+
+
+def test_a_backlog_is_worked_off_before_more_is_taken(tmp_path: Path) -> None:
+    """Whole tables and ENDs are always taken: the engine may wait for exactly those."""
+    with one_client(tmp_path, None, HOLDFAST_BACKLOG_BYTES="40") as (gateway, client):
+        run = create(client)
+        taken = [put(client, run, TEXT, ordinal=n).status_code for n in (1, 2, 3)]
+        assert taken == [201] * 3
+
+        def full() -> bool:
+            answer = put(client, run, TEXT, ordinal=4)
+            if answer.status_code == 429:
+                refused(answer, 429, "BACKLOG_FULL")
+            return answer.status_code == 429
+
+        assert full()
+        shops = b"shop,title\na,Anchor\n"
+        assert put(client, run, shops, table="shops").status_code == 201
+        assert end(client, run, 1, "shops").status_code == 201
+        assert end(client, run, 4).status_code == 201
+        work_off(gateway.root, run)
+        wait_for(lambda: put(client, run, TEXT, ordinal=4).status_code == 201, "room for it")
+
+
+def test_a_disk_is_never_filled_by_uploads(tmp_path: Path) -> None:
+    """On a small disk with a floor: 507 in time; the store goes on; room again, uploads again."""
+    with small_disk(tmp_path / "disk", 16 * 1024) as disk:
+        more = {"HOLDFAST_DISK_FLOOR_BYTES": "6MiB"}
+        with one_client(disk.path, None, **more) as (gateway, client):
+            run = create(client)
+            data = os.urandom(1 << 20)
+            codes = []
+            for ordinal in range(1, 30):
+                answer = put(client, run, data, ordinal=ordinal)
+                codes.append(answer.status_code)
+                if answer.status_code != 201:
+                    break
+            assert codes[-1] == 507, codes
+            refused(answer, 507, "DISK_FULL")
+            assert len(codes) >= 3
+            (disk.path / "filler").write_bytes(bytes(2 << 20))
+            assert httpx.get(f"{gateway.url}/readyz").status_code == 503
+            assert end(client, run, 99).status_code == 201, "what takes no room is still taken"
+            assert put(client, run, data, ordinal=1).status_code == 200
+            disk.resize(64 * 1024)
+            assert put(client, run, data, ordinal=len(codes)).status_code == 201
+            assert httpx.get(f"{gateway.url}/readyz").status_code == 200
+
+
+def test_a_disk_that_is_full_in_the_middle_of_an_upload_loses_nothing(tmp_path: Path) -> None:
+    """Without a floor: the write itself fails; nothing is bound, nothing stays, and it goes on."""
+    with small_disk(tmp_path / "disk", 8 * 1024) as disk:
+        more = {"HOLDFAST_DISK_FLOOR_BYTES": "0"}
+        with one_client(disk.path, None, **more) as (gateway, client):
+            run = create(client)
+            data = os.urandom(1 << 20)
+            bound = []
+            for ordinal in range(1, 20):
+                headers = {**CSV, "Holdfast-Checksum": checksum(data)}
+                pieces = (data[at : at + 65536] for at in range(0, len(data), 65536))
+                path = f"/v1/runs/{run}/tables/sales/chunks/{ordinal}"
+                answer = client.put(path, headers=headers, content=pieces)
+                if answer.status_code != 201:
+                    break
+                bound.append(ordinal)
+            refused(answer, 507, "DISK_FULL")
+            assert len(blobs_of(gateway)) == len(bound) >= 2
+            disk.resize(64 * 1024)
+            assert put(client, run, data, ordinal=len(bound) + 1).status_code == 201
+            with store_of(disk.path) as shared:
+                chunks = shared.store.list_chunks(RunId(run))
+            assert [chunk.ordinal for chunk in chunks] == [*bound, len(bound) + 1]
+
+
+def test_memory_does_not_grow_with_what_is_sent(tmp_path: Path) -> None:
+    """Chunks of 64 MiB by eight lines at once: the process stays below 100 MiB.
+
+    With the bundled pipeline: the toy one loads half of the tests.
+    """
+    with one_client(tmp_path, None, pipeline="coffee") as (gateway, client):
+        run = create(client)
+        data = os.urandom(64 << 20)
+        token = client.headers["authorization"].removeprefix("Bearer ")
+
+        def send(ordinal: int) -> int:
+            with gateway.client(token) as own:
+                return put(own, run, data, table="transactions", ordinal=ordinal).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(send, range(1, 9))) == [201] * 8
+        assert rss_mib(gateway) <= 100
+        sizes = {path.stat().st_size for path in blobs_of(gateway)}
+        assert sizes == {64 << 20}
+
+
+def test_two_gateways_on_one_state_bind_a_chunk_once(tmp_path: Path) -> None:
+    """The same chunk, with other bytes, at both at once: one wins, the other names it."""
+    token = add_client(tmp_path, "north")
+    with serving(tmp_path) as first, serving(tmp_path) as second:
+        one, two = first.client(token), second.client(token)
+        with one, two:
+            run = create(one)
+            assert create(two) == run
+
+            def both(ordinal: int) -> list[int]:
+                with ThreadPoolExecutor(2) as pool:
+                    found = [
+                        pool.submit(put, client, run, data * 5000, ordinal=ordinal)
+                        for client, data in ((one, b"a"), (two, b"b"))
+                    ]
+                return sorted(answer.result().status_code for answer in found)
+
+            assert [both(ordinal) for ordinal in range(1, 6)] == [[201, 409]] * 5
+            assert document(one, run) == document(two, run)
+            assert len(blobs_of(first)) == 5

@@ -1,0 +1,407 @@
+"""Whoever is not meant to see, does not: tokens, other clients, paths, secrets, hostile words."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from tests.service.door import (
+    CSV,
+    Gateway,
+    add_client,
+    checksum,
+    command,
+    create,
+    document,
+    put,
+    send_all,
+    serving,
+    store_of,
+    wait_for,
+    work_off,
+)
+
+from holdfast.intake.tokens import make_token
+
+TEXT = b"shop,amount\na,1\n"
+OPEN_PATHS = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+VERBS = ("get", "put", "post", "delete", "patch", "head", "options")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A gateway with a client that has a finished run, and another client that has none."""
+
+    gateway: Gateway
+    north: str
+    east: str
+    run: str
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    root = tmp_path_factory.mktemp("security")
+    north, east = add_client(root, "north"), add_client(root, "east", request_rate=100_000)
+    with serving(root) as gateway, gateway.client(north) as client:
+        run = create(client)
+        send_all(client, run)
+        work_off(root, run)
+        assert document(client, run)["state"] == "DONE"
+        yield Scene(gateway, north, east, run)
+
+
+def operations(scene: Scene) -> list[tuple[str, str]]:
+    """Every verb on every path of the OpenAPI page, those that it does not list too."""
+    paths = httpx.get(f"{scene.gateway.url}/openapi.json").json()["paths"]
+    assert len(paths) >= 11
+    return [(verb, path) for path in paths for verb in VERBS]
+
+
+def ask(client: httpx.Client, verb: str, path: str, run: str) -> httpx.Response:
+    """Send a request that is right in all but its run."""
+    filled = path.format(run=run, table="sales", ordinal=1, series="large")
+    headers = {"Idempotency-Key": "k", **CSV, "Holdfast-Checksum": checksum(TEXT)}
+    content = TEXT if "chunks" in path else b'{"count": 1}' if path.endswith("/end") else b""
+    return client.request(verb, filled, headers=headers, content=content)
+
+
+def test_no_request_tells_another_clients_run_from_one_that_never_was(scene: Scene) -> None:
+    """The matrix of every path and verb: same status, same words, same headers."""
+    never = "0" * 32
+    tried = 0
+    with scene.gateway.client(scene.east) as east:
+        for verb, path in operations(scene):
+            if "{run}" not in path:
+                continue
+            theirs, nobodys = ask(east, verb, path, scene.run), ask(east, verb, path, never)
+            assert theirs.status_code in (404, 405), (verb, path)
+            assert theirs.status_code == nobodys.status_code, (verb, path)
+            assert theirs.text.replace(scene.run, never) == nobodys.text, (verb, path)
+            assert set(theirs.headers) == set(nobodys.headers), (verb, path)
+            tried += theirs.status_code == 404
+        assert tried >= 8, "the matrix is empty"
+        assert east.get("/v1/runs").json() == {"runs": [], "next": None}
+        listed = east.get("/v1/runs", params={"after": scene.run})
+        assert listed.json() == {"runs": [], "next": None}
+    with scene.gateway.client(scene.north) as north:
+        assert document(north, scene.run)["state"] == "DONE", "somebody else changed it"
+        assert len(north.get("/v1/runs").json()["runs"]) == 1
+
+
+def test_the_same_key_of_another_client_is_another_run(scene: Scene) -> None:
+    with scene.gateway.client(scene.east) as east:
+        mine = create(east, "k")
+        assert mine != scene.run
+        assert east.post(f"/v1/runs/{mine}/cancel").status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["none", "garbage", "altered", "unknown", "basic", "id-only"])
+def test_without_a_token_that_stands_nothing_is_answered(scene: Scene, kind: str) -> None:
+    north = scene.north
+    headers = {
+        "none": {},
+        "garbage": {"Authorization": "Bearer x"},
+        "altered": {"Authorization": f"Bearer {north[:-1]}{'0' if north[-1] != '0' else '1'}"},
+        "unknown": {"Authorization": f"Bearer {make_token()[0]}"},
+        "basic": {"Authorization": f"Basic {north}"},
+        "id-only": {"Authorization": f"Bearer {north.rpartition('_')[0]}_"},
+    }[kind]
+    with httpx.Client(base_url=scene.gateway.url, headers=headers) as client:
+        for verb, path in operations(scene):
+            if path in OPEN_PATHS:
+                continue
+            answer = ask(client, verb, path, scene.run)
+            assert answer.status_code in (401, 405), (verb, path)
+            if answer.status_code == 401 and verb != "head":
+                assert answer.json()["code"] == "TOKEN_REFUSED"
+                assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_replaced_token_ends_after_its_grace_and_a_revoked_one_at_once(tmp_path: Path) -> None:
+    """By the command line, while a gateway serves: nothing is started again."""
+    added = command(tmp_path, "client", "add", "north", "--state", "state", "--json")
+    assert added.returncode == 0, added.stderr
+    first = re.search(r"hf_\w+", added.stdout)
+    assert first
+    with serving(tmp_path) as gateway:
+
+        def status(token: str) -> int:
+            with gateway.client(token) as client:
+                return client.get("/v1/runs").status_code
+
+        def rotate(*more: str) -> str:
+            done = command(tmp_path, "client", "rotate", "north", "--state", "state", *more)
+            assert done.returncode == 0, done.stderr
+            found = re.search(r"hf_\w+", done.stdout)
+            assert found
+            return found[0]
+
+        assert status(first[0]) == 200
+        second = rotate("--grace-s", "3")
+        assert (status(first[0]), status(second)) == (200, 200)
+        wait_for(lambda: status(first[0]) == 401, "the end of the grace")
+        assert status(second) == 200
+        third = rotate()
+        assert (status(second), status(third)) == (401, 200)
+        revoked = command(tmp_path, "client", "revoke", "north", "--state", "state")
+        assert revoked.returncode == 0
+        assert [status(token) for token in (first[0], second, third)] == [401] * 3
+        listed = command(tmp_path, "client", "list", "--state", "state")
+        assert "revoked" in listed.stdout
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "../../../etc/passwd",
+        "..%2f..%2f..%2fetc%2fpasswd",
+        "%2e%2e%2f%2e%2e",
+        "a%00b",
+        "%e2%80%aeabc",
+        "x" * 5000,
+        "CON",
+        ".",
+        "~",
+        "a%5cb",
+    ],
+)
+def test_no_id_is_a_path(scene: Scene, place: str) -> None:
+    """As run, table, series, ordinal and sender, raw on the wire."""
+    before = sorted(scene.gateway.root.rglob("*"))
+    paths = [
+        f"/v1/runs/{place}",
+        f"/v1/runs/{scene.run}/tables/{place}/chunks/1",
+        f"/v1/runs/{scene.run}/tables/sales/chunks/{place}",
+        f"/v1/runs/{scene.run}/tables/sales/chunks/1?sender={place}",
+        f"/v1/runs/{scene.run}/results/{place}",
+        f"/v1/runs/{scene.run}/results/{place}/1",
+        f"/v1/runs/{scene.run}/results/large/{place}",
+    ]
+    for path in paths:
+        verb = "PUT" if "chunks" in path else "GET"
+        line = http.client.HTTPConnection("127.0.0.1", scene.gateway.port, timeout=30)
+        headers = {"Authorization": f"Bearer {scene.north}", **CSV}
+        line.request(verb, path, body=TEXT, headers=headers | {"Holdfast-Checksum": checksum(TEXT)})
+        answer = line.getresponse()
+        body = answer.read()
+        line.close()
+        assert answer.status in (400, 404, 405), (path[:100], answer.status)
+        assert b"root:" not in body
+    assert sorted(scene.gateway.root.rglob("*")) == before
+
+
+def test_two_lengths_or_a_length_and_pieces_are_no_request(scene: Scene) -> None:
+    """Requests that two servers would read differently are refused, not guessed at."""
+    heads = [
+        "Content-Length: 5\r\nContent-Length: 6",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked",
+        "Content-Length: -1",
+        "Content-Length: 5, 6",
+        "Transfer-Encoding: chunked, gzip",
+    ]
+    for head in heads:
+        with socket.create_connection(("127.0.0.1", scene.gateway.port), 30) as line:
+            text = f"POST /v1/runs HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n0\r\n\r\nGET /healthz"
+            line.sendall(text.encode())
+            answer = line.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 4"), (head, answer)
+
+
+def test_a_secret_stands_in_no_log_error_or_store(tmp_path: Path) -> None:
+    """A token with which everything was tried, right and wrong, is nowhere in the state."""
+    added = command(tmp_path, "client", "add", "north", "--state", "state")
+    found = re.search(r"hf_\w+", added.stdout)
+    assert found
+    token = found[0]
+    secret = token.rpartition("_")[2]
+    answers = []
+    with serving(tmp_path) as gateway, gateway.client(token) as client:
+        run = create(client)
+        send_all(client, run)
+        answers.append(put(client, run, b"other", ordinal=1))
+        answers.append(client.get(f"/v1/runs/{token}"))
+        answers.append(client.get("/v1/runs", params={"after": token}))
+        answers.append(client.post("/v1/runs", headers={"Idempotency-Key": "a b"}))
+        answers.append(client.get("/nothing", headers={"X-Token": token}))
+        with gateway.client(f"{token}x") as wrong:
+            answers.append(wrong.get("/v1/runs"))
+        line = socket.create_connection(("127.0.0.1", gateway.port), 30)
+        with line:
+            line.sendall(f"BROKEN {token}\r\n\r\n".encode())
+            answers.append(httpx.Response(400, content=line.recv(65536)))
+        gateway.stop()
+    told = [answer.text for answer in answers]
+    assert all(answer.status_code >= 400 for answer in answers)
+    # What a client wrote into a path is its own; the secret is in no header of ours and no file.
+    assert all(secret not in text for text in told[:1] + told[3:])
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "gateway.log" for path in files)
+    assert any(path.name.startswith("store.sqlite3") for path in files)
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    listed = command(tmp_path, "client", "list", "--state", "state", "--json")
+    assert secret not in listed.stdout
+
+
+def test_an_error_of_the_machine_tells_no_path(scene: Scene) -> None:
+    """A piece whose file is gone: the operator reads where, the client only that."""
+    with scene.gateway.client(scene.north) as north:
+        results = north.get(f"/v1/runs/{scene.run}/results").json()["series"]
+        url = next(piece["url"] for one in results for piece in one["pieces"])
+        with store_of(scene.gateway.root) as shared:
+            from holdfast._base.ids import RunId
+
+            found = shared.store.read_results(RunId(scene.run))
+            piece = next(piece for one in found for piece in one.pieces)
+            path = shared.directory.root / piece.location
+        hidden = path.rename(path.with_suffix(".hidden"))
+        try:
+            answer = north.get(url)
+        finally:
+            hidden.rename(path)
+        assert answer.status_code == 500
+        assert answer.json()["code"] == "DAMAGED"
+        assert str(scene.gateway.root) not in answer.text
+        assert str(path) in scene.gateway.log()
+
+
+@pytest.mark.parametrize(
+    ("listen", "more", "wanted"),
+    [
+        ("0.0.0.0:0", (), "unprotected"),
+        ("[::]:0", (), "unprotected"),
+        ("example.org:80", (), "unprotected"),
+        ("127.0.0.1", (), "127.0.0.1:8080"),
+        ("127.0.0.1:99999", (), "127.0.0.1:8080"),
+        ("127.0.0.1:0", ("--tls-cert", "x"), "Give both"),
+        ("127.0.0.1:0", ("--tls-cert", "x", "--tls-key", "y"), "no file x"),
+    ],
+)
+def test_a_dangerous_or_wrong_address_is_refused_before_anything_is_made(
+    tmp_path: Path, listen: str, more: tuple[str, ...], wanted: str
+) -> None:
+    place = ("--pipeline", "tests.service.toy:pipe", "--state", "state", "--listen", listen)
+    done = command(tmp_path, "gateway", *place, *more)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert wanted in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_tls_serves_the_same(tmp_path: Path) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        + ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+        + ["-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    token = add_client(tmp_path, "north")
+    tls = ("--tls-cert", "cert.pem", "--tls-key", "key.pem", "--listen", "0.0.0.0:0")
+    with serving(tmp_path, *tls) as gateway:
+        assert gateway.url.startswith("https://")
+        known = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+        url, headers = f"https://127.0.0.1:{gateway.port}", {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=url, headers=headers, verify=known) as client:
+            run = create(client)
+            data = b"x" * 3_000_000
+            assert put(client, run, data).status_code == 201
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{gateway.port}/healthz")
+        assert "Traceback" not in gateway.log()
+
+
+def test_others_may_listen_in_only_if_the_operator_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path, "--listen", "0.0.0.0:0", "--insecure-listen") as gateway:
+        answer = httpx.get(f"http://127.0.0.1:{gateway.port}/healthz")
+        assert answer.status_code == 200
+        wait_for(lambda: "warning" in gateway.log(), "the warning")
+
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
+def test_requests_made_of_the_openapi_page_meet_only_what_it_says(
+    scene: Scene, mode: schemathesis.GenerationMode
+) -> None:
+    """Schemathesis, bounded and seeded: no 5xx, no status, type or shape that the page lacks."""
+    schema = schemathesis.openapi.from_url(f"{scene.gateway.url}/openapi.json")
+    failures: list[str] = []
+    tried = 0
+    for result in schema.get_all_operations():
+        assert isinstance(result, Ok), result
+        operation = result.ok()
+        if operation.path.endswith("/events"):
+            continue
+
+        @given(case=operation.as_strategy(mode))
+        @settings(
+            max_examples=25,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def check(case: Any) -> None:
+            nonlocal tried
+            tried += 1
+            answer = case.call(headers={"Authorization": f"Bearer {scene.east}"}, timeout=30)
+            case.validate_response(answer, checks=CHECKS)
+
+        try:
+            check()
+        except Unsatisfiable:
+            assert operation.path in OPEN_PATHS  # nothing in it can be wrong
+        except Exception as error:  # all of them are told at once
+            failures.append(f"{operation.method} {operation.path}: {error}")
+    assert failures == []
+    assert tried >= 150
+
+
+def test_hostile_numbers_of_clients_make_no_one_wait(scene: Scene) -> None:
+    """A thousand tokens that open nothing, from many lines at once: a real client is served."""
+    stop = threading.Event()
+
+    def hammer() -> None:
+        with httpx.Client(base_url=scene.gateway.url) as nobody:
+            while not stop.is_set():
+                nobody.get("/v1/runs", headers={"Authorization": f"Bearer {make_token()[0]}"})
+
+    threads = [threading.Thread(target=hammer, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        with scene.gateway.client(scene.north) as north:
+            for _ in range(5):
+                assert document(north, scene.run)["state"] == "DONE"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
