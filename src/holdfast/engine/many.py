@@ -103,16 +103,24 @@ class ManyRuns:
             Fenced: somebody else is active now.
             HoldfastError: what keeps every run from going on.
         """
-        wait_s = _POLL_FIRST_S
         with ThreadPoolExecutor(self._at_once, thread_name_prefix="turn") as pool:
-            while not self._stop() and self._fatal is None:
-                begun = self._fill(pool)
-                wait_s = _POLL_FIRST_S if begun else min(2 * wait_s, _POLL_LAST_S)
-                if self._wait(wait_s):
-                    wait_s = _POLL_FIRST_S
+            try:
+                self._take_turns(pool)
+            except HoldfastError:
+                # The store refuses: nothing of what is under way could be committed.
+                self._abort()
+                raise
             self._drain()
         if self._fatal is not None:
             raise self._fatal
+
+    def _take_turns(self, pool: ThreadPoolExecutor) -> None:
+        wait_s = _POLL_FIRST_S
+        while not self._stop() and self._fatal is None:
+            begun = self._fill(pool)
+            wait_s = _POLL_FIRST_S if begun else min(2 * wait_s, _POLL_LAST_S)
+            if self._wait(wait_s):
+                wait_s = _POLL_FIRST_S
 
     def _drain(self) -> None:
         until_s = self._clock.monotonic_s() + DRAIN_S
