@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import shlex
 import socket
 import ssl
 import subprocess
@@ -309,9 +310,10 @@ def test_a_dangerous_or_wrong_address_is_refused_before_anything_is_made(
 
 def test_tls_serves_the_same(tmp_path: Path) -> None:
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-        + ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-        + ["-keyout", "key.pem", "-out", "cert.pem"],
+        shlex.split(
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+            " -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+        ),
         cwd=tmp_path,
         check=True,
         capture_output=True,
