@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast._base.ids import RunId
-from holdfast.amqp.address import address_of, has_password
+from holdfast.amqp.address import address_of, refuse_password
 from holdfast.amqp.consumer import three_arguments
 from holdfast.amqp.contract import Message
-from holdfast.amqp.names import client_queue, dead_queue, notice_queue, retry_queue, run_queue
+from holdfast.amqp.names import client_queue, dead_queue, notice_queue, retry_queue
 from holdfast.amqp.topology import (
     QueueSpec,
     attempts_of,
@@ -44,8 +43,10 @@ def test_a_url_may_carry_its_password_and_it_wins() -> None:
     address = address_of("amqps://ada:own@host/", {"HOLDFAST_AMQP_PASSWORD": "other"})
     assert address.url == "amqps://ada:own@host/"
     assert "own" not in address.label
-    assert has_password("amqps://ada:own@host/")
-    assert not has_password("amqps://ada@host/")
+    refuse_password("amqps://ada@host/")
+    with pytest.raises(UsageInvalid) as caught:
+        refuse_password("amqps://ada:own@host/")
+    assert "own@" not in str(caught.value)
 
 
 def test_a_missing_password_file_is_named(tmp_path: Path) -> None:
@@ -67,7 +68,6 @@ def test_a_url_that_cannot_be_read_is_refused_and_not_repeated(url: str) -> None
 def test_names_are_made_of_what_queues_are_for() -> None:
     assert client_queue("ada") == "clients.ada.in"
     assert notice_queue("ada") == "clients.ada.notices"
-    assert run_queue(RunId("ab12")) == "runs.ab12.results"
     assert (retry_queue("q"), dead_queue("q")) == ("q.retry", "q.dead")
 
 

@@ -83,6 +83,7 @@ POINTS: dict[str, str] = {
     "blobs.create.linked": "A blob has its name, the directory entry may not be durable.",
     "router.chunk.forwarded": "A chunk is committed and at its shard, it is not acked.",
     "router.end.forwarded": "One shard has an END, other shards may not; it is not acked.",
+    "queue.notice.sent": "A client's queue has its notices, it is not recorded that it has.",
     "queue.bury.after": "A dead letter is confirmed, the message it copies is not acked.",
     "store.transaction.before": "A store transaction is complete in memory, not committed.",
     "store.transaction.after": "A store transaction is durable, its caller has not heard of it.",

@@ -64,12 +64,21 @@ def address_of(url: str, environment: Mapping[str, str] = os.environ) -> Address
     )
 
 
-def has_password(url: str) -> bool:
-    """Tell whether a URL carries a password itself."""
+def refuse_password(url: str) -> None:
+    """Refuse a URL of a command line that carries a password itself.
+
+    Raises:
+        UsageInvalid: it does.
+    """
     try:
-        return bool(urlsplit(url).password)
+        carries = bool(urlsplit(url).password)
     except ValueError:
-        return False
+        raise _unreadable() from None
+    if carries:
+        raise UsageInvalid(
+            what="a password in a URL on the command line is seen by everybody on this machine",
+            remedy=f"Give it by {PASSWORD_VARIABLE} or {PASSWORD_FILE_VARIABLE}.",
+        )
 
 
 def _password(environment: Mapping[str, str]) -> str:

@@ -94,6 +94,11 @@ class Broker:
         self.loop.call(self.link.declare_queue(spec))
         return Queue(self, spec)
 
+    def delete(self, queue: str) -> None:
+        """Delete a queue and its neighbours with all that is in them. Missing ones: no error."""
+        names = (queue, retry_queue(queue), dead_queue(queue))
+        self.loop.call(self.link.delete(*names))
+
     def exchange(self, name: str, kind: str = "direct") -> Exchange:
         """Return an exchange, declared. Raises as `queue`."""
         if kind not in KINDS or not name:
@@ -228,8 +233,7 @@ class Queue:
 
     def delete(self) -> None:
         """Delete the queue and its neighbours with all that is in them. Again: no error."""
-        names = (self.name, retry_queue(self.name), dead_queue(self.name))
-        self._broker.loop.call(self._broker.link.delete(*names))
+        self._broker.delete(self.name)
 
 
 class Exchange:

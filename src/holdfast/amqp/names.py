@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from holdfast._base.ids import RunId
 from holdfast.errors import UsageInvalid
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -30,11 +29,6 @@ def client_queue(client: str) -> str:
 def notice_queue(client: str) -> str:
     """Return the queue on which a client hears that a run ended."""
     return f"clients.{_checked('client', client)}.notices"
-
-
-def run_queue(run_id: RunId) -> str:
-    """Return the queue on which an external producer sends the results of a run."""
-    return f"runs.{_checked('run', run_id)}.results"
 
 
 def retry_queue(queue: str) -> str:

@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast._base.clock import SystemClock, pause
+from holdfast.amqp.address import refuse_password
 from holdfast.blobs.local import LocalBlobs
 from holdfast.cli.settings import load_settings
 from holdfast.cli.tell import JsonTeller, TextTeller
 from holdfast.cli.turns import Say, stop_on_signals, take_turns
 from holdfast.config import Config
 from holdfast.delivery.log_queues import LogQueues
+from holdfast.delivery.ports import ResultQueues
 from holdfast.delivery.sweep import Homes
 from holdfast.engine.state import Shared, StateDirectory, share
-from holdfast.errors import DependencyMissing, DiskFull
+from holdfast.errors import BrokerUnreachable, DependencyMissing, DiskFull
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.store.leases import DELIVERY_RESOURCE
 from holdfast.store.rows import Fence
 
+if TYPE_CHECKING:
+    from holdfast.amqp.broker import Broker
+    from holdfast.delivery.rabbit_queues import NoticeRelay
+
 IDLE_MIN_S, IDLE_MAX_S = 0.02, 0.25
 """Pauses of an idle delivery: it looks soon after something happened, and rarely after a while."""
 FULL_S = 1.0
-"""Pause after the disk was full, before it is tried again."""
+"""Pause after the disk was full or the broker away, before it is tried again."""
 
 
-def delivery_command(state: Path, config_file: Path | None, *, as_json: bool) -> None:
-    """Deliver until somebody asks for the end."""
+def delivery_command(
+    state: Path, config_file: Path | None, *, amqp: str | None = None, as_json: bool
+) -> None:
+    """Deliver until somebody asks for the end. `amqp`: a RabbitMQ for producers and notices."""
     _require_httpx()
     teller = JsonTeller(SystemClock()) if as_json else TextTeller(SystemClock())
     config = load_settings(config_file, {}).config
     with (
         stop_on_signals() as stop,
         share(state, config, part=DELIVERY_RESOURCE) as shared,
+        _broker(amqp) as broker,
     ):
         take_turns(
             shared,
             DELIVERY_RESOURCE,
             config,
             stop,
-            lambda fence, over: deliver(shared, config, fence, over, teller.say),
+            lambda fence, over: deliver(shared, config, fence, over, teller.say, broker),
             teller.say,
         )
 
@@ -57,16 +68,42 @@ def homes_of(directory: StateDirectory) -> Homes:
     return Homes((directory.runs, directory.inputs), directory.blobs)
 
 
+@contextmanager
+def _broker(url: str | None) -> Iterator[Broker | None]:
+    """Open RabbitMQ, if there is one."""
+    if url is None:
+        yield None
+        return
+    from holdfast.amqp.broker import Broker
+
+    refuse_password(url)
+    with Broker(url) as broker:
+        broker.connect()
+        yield broker
+
+
 def deliver(
-    shared: Shared, config: Config, fence: Fence, is_over: Callable[[], bool], say: Say
+    shared: Shared,
+    config: Config,
+    fence: Fence,
+    is_over: Callable[[], bool],
+    say: Say,
+    broker: Broker | None = None,
 ) -> None:
     """Deliver under one grant of the lease until it is over."""
     from holdfast.delivery.loop import Delivery, Means
 
+    queues: ResultQueues = LogQueues(EmbeddedBackend(shared.store), shared.store)
+    relay: NoticeRelay | None = None
+    if broker is not None:
+        from holdfast.delivery.rabbit_queues import NoticeRelay, RabbitQueues
+
+        queues = RabbitQueues(broker, abandon_s=config.abandon_after_s)
+        relay = NoticeRelay(shared.store, broker)
     means = Means(
         store=shared.store,
         blobs=LocalBlobs(shared.directory.blobs),
-        queues=LogQueues(EmbeddedBackend(shared.store), shared.store),
+        queues=queues,
         homes=homes_of(shared.directory),
         secrets=shared.directory.root / "secrets",
         config=config,
@@ -77,9 +114,9 @@ def deliver(
     try:
         while not is_over():
             try:
-                done = delivery.advance()
-            except DiskFull as error:
-                say("full", str(error))
+                done = delivery.advance() + (relay.advance() if relay else 0)
+            except (DiskFull, BrokerUnreachable) as error:
+                say("waiting", str(error))
                 pause(FULL_S)
                 continue
             if not done:

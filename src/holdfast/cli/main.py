@@ -247,7 +247,15 @@ def gc(
 
 
 @app.command()
-def delivery(state: State, config: ConfigPath = None, as_json: Json = False) -> None:
+def delivery(
+    state: State,
+    config: ConfigPath = None,
+    amqp: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="RabbitMQ for external producers and clients' notices."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Deliver: finish runs, send notices, take external results, clean up. Several may be started;
     one is active, the others stand by.
 
@@ -255,7 +263,7 @@ def delivery(state: State, config: ConfigPath = None, as_json: Json = False) -> 
     """
     from holdfast.cli.delivery import delivery_command
 
-    delivery_command(state, config, as_json=as_json)
+    delivery_command(state, config, amqp=amqp, as_json=as_json)
 
 
 @app.command()

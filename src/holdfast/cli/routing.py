@@ -11,11 +11,10 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from holdfast._base.clock import SystemClock
-from holdfast.amqp.address import PASSWORD_FILE_VARIABLE, PASSWORD_VARIABLE, has_password
+from holdfast.amqp.address import refuse_password
 from holdfast.blobs.local import LocalBlobs
 from holdfast.cli.tell import JsonTeller, TextTeller
 from holdfast.engine.state import share
-from holdfast.errors import UsageInvalid
 
 if TYPE_CHECKING:
     from holdfast.router.serve import RouterOptions
@@ -38,10 +37,7 @@ def router_command(request: RouterRequest) -> None:
     from holdfast.router.figures import served
     from holdfast.router.serve import Router
 
-    if has_password(request.url):
-        what = "a password in a URL on the command line is seen by everybody on this machine"
-        remedy = f"Give it by {PASSWORD_VARIABLE} or {PASSWORD_FILE_VARIABLE}."
-        raise UsageInvalid(what=what, remedy=remedy)
+    refuse_password(request.url)
     clock = SystemClock()
     teller = JsonTeller(clock) if request.as_json else TextTeller(clock)
 
