@@ -82,30 +82,28 @@ def test_what_can_never_be_taken_goes_to_the_dead_letters_with_its_reason(
     run = place.open_run(client)
     other = place.open_run("somebody-else")
     wrong = chunk_of(run, 2)
+    send(broker, client, chunk_of(run, 1), end_of(run, 1))
     send(
         *(broker, client),
-        chunk_of(run, 1),
         chunk_of(run, 1, payload=b"shop,amount\nother,1\n"),
         type(wrong)(run, "sales", "", wrong.ordinal, "csv", "00" * 32, wrong.payload),
         chunk_of(run, 1, sender="nobody"),
         chunk_of(other, 1),
         chunk_of(RunId("never-was"), 1),
-        end_of(run, 1),
         end_of(run, 2),
     )
     broker.publish(client_queue(client), [Message(b"hello", "no-frame")])
     with routing(server, place, "--client", client):
         queue = queue_of(broker, client)
-        until(lambda: len(queue.dead_letters()) == 7, "all seven are buried")
+        until(lambda: len(buried(queue)) >= 7, "all seven are buried")
         until(lambda: queue.depth() == 0, "the queue is empty")
-    codes = sorted(letter.code for letter in queue_of(broker, client).dead_letters())
-    assert codes == [
+    assert sorted(code for _, code in buried(queue)) == [
+        "CHECKSUM_WRONG",
         "CHUNK_CONFLICT",
         "DAMAGED",
         "END_CONFLICT",
         "RUN_UNKNOWN",
         "RUN_UNKNOWN",
-        "USAGE_INVALID",
         "USAGE_INVALID",
     ]
     strangers = [
@@ -116,6 +114,11 @@ def test_what_can_never_be_taken_goes_to_the_dead_letters_with_its_reason(
     assert len(set(strangers)) == 1, "another client's run is one that never was"
     assert place.is_whole(run, 1)
     assert place.received(other) == {"": []}
+
+
+def buried(queue: Queue) -> set[tuple[str, str]]:
+    """What is buried, by name and code. Sent again for a lost confirm, it may be there twice."""
+    return {(letter.message.message_id, letter.code) for letter in queue.dead_letters()}
 
 
 @pytest.mark.parametrize(

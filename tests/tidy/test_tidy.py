@@ -54,6 +54,7 @@ FOREIGN: dict[str, tuple[str, ...]] = {
     "sqlite3": (),
     "confluent_kafka": ("log",),
     "aio_pika": ("amqp",),
+    "aiormq": ("amqp",),
     "pickle": (),
     "cloudpickle": (),
     "marshal": (),

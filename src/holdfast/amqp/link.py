@@ -23,6 +23,7 @@ from aio_pika.exceptions import (
     ProbableAuthenticationError,
     PublishError,
 )
+from aiormq import spec
 
 from holdfast._base.clock import Clock
 from holdfast.amqp.address import Address
@@ -40,7 +41,7 @@ from holdfast.errors import (
 
 CONNECT_S = 10.0
 """For one try at a connection. Shorter: a busy broker's greeting is missed."""
-CONFIRM_S = 3.0
+CONFIRM_S = 10.0
 """For the first try at a confirm; doubled for each next one. A quorum queue that is asked while its
 leader is being elected may never answer on that channel; on a new one it does."""
 HEARTBEAT_S = 15
@@ -50,6 +51,7 @@ PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 IN_FLIGHT_MAX = 512
 """Messages sent but not confirmed. Fewer: the broker's fsync is shared by fewer. More: memory."""
 NO_ROUTE = 312
+PERSISTENT = 2
 _LOST = (AMQPError, ChannelInvalidStateError, ConnectionError, OSError, TimeoutError, EOFError)
 """What a call on a connection that broke may end with."""
 
@@ -68,7 +70,7 @@ class Link:
         self._publishing: AbstractChannel | None = None
         self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
         self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
-        self._named: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._flying: dict[str, asyncio.Event | None] = {}
 
     def deadline(self) -> float:
         """Return until when a call that begins now goes on trying."""
@@ -121,46 +123,74 @@ class Link:
             BrokerUnreachable, BrokerRefused: it may or may not have been.
         """
         deadline = self.deadline() if deadline is None else deadline
-        async with self._room, self._alone(message.message_id):
-            for tried, pause_s in enumerate(_pauses()):
-                try:
-                    await self._publish_once(
-                        exchange, key, message, deadline, wait_s=CONFIRM_S * 2**tried
-                    )
-                    return
-                except _LOST as error:
-                    refusal = self._refusal(exchange, key, message, error)
-                    is_over = self._clock.monotonic_s() + pause_s > deadline
-                    # A queue whose leader is being elected does not take it now; soon it may.
-                    if refusal is not None and (is_over or not isinstance(refusal, MessageNacked)):
-                        raise refusal from None
-                    await self._wait(pause_s, deadline, error)
+        async with self._room:
+            await self._wait_turn(message.message_id)
+            try:
+                await self._publish_until(exchange, key, message, deadline)
+            finally:
+                self._end_turn(message.message_id)
+
+    async def _publish_until(
+        self, exchange: str, key: str, message: Message, deadline: float
+    ) -> None:
+        for tried, pause_s in enumerate(_pauses()):
+            try:
+                wait_s = CONFIRM_S * 2**tried
+                await self._publish_once(exchange, key, message, deadline, wait_s=wait_s)
+                return
+            except _LOST as error:
+                refusal = self._refusal(exchange, key, message, error)
+                is_over = self._clock.monotonic_s() + pause_s > deadline
+                # A queue whose leader is being elected does not take it now; soon it may.
+                if refusal is not None and (is_over or not isinstance(refusal, MessageNacked)):
+                    raise refusal from None
+                await self._wait(pause_s, deadline, error)
+
+    async def _wait_turn(self, name: str) -> None:
+        """Keep two messages of one name from being in flight together.
+
+        The library finds a returned message by its name, and would tell the wrong one.
+        """
+        while name and name in self._flying:
+            landed = self._flying[name] = self._flying[name] or asyncio.Event()
+            await landed.wait()
+        if name:
+            self._flying[name] = None  # an event only if somebody waits: most are alone
+
+    def _end_turn(self, name: str) -> None:
+        landed = self._flying.pop(name, None)
+        if landed is not None:
+            landed.set()
+
+    async def _publishing_channel(self, deadline: float) -> AbstractChannel:
+        async with self._opening:
+            channel = self._publishing
+            if channel is None or channel.is_closed:
+                channel = self._publishing = await self.open_channel(deadline, confirms=True)
+            return channel
 
     async def _publish_once(
         self, exchange: str, key: str, message: Message, deadline: float, *, wait_s: float
     ) -> None:
-        async with self._opening:
-            channel = self._publishing
-            if channel is None or channel.is_closed:
-                channel = await self.open_channel(deadline, confirms=True)
-                self._publishing = channel
-        sent = aio_pika.Message(
-            message.body,
-            headers=dict(message.headers),
-            message_id=message.message_id or None,
-            type=message.kind or None,
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        )
-        underlay = await channel.get_underlay_channel()
+        channel = self._publishing
+        if channel is None or channel.is_closed:
+            channel = await self._publishing_channel(deadline)
+        underlay: Any = await channel.get_underlay_channel()  # `wait` is not in its contract
         left_s = max(deadline - self._clock.monotonic_s(), 0.001)
         try:
             await underlay.basic_publish(
                 message.body,
                 exchange=exchange,
                 routing_key=key,
-                properties=sent.properties,
+                properties=spec.Basic.Properties(
+                    headers=dict(message.headers),
+                    message_id=message.message_id or None,
+                    message_type=message.kind or None,
+                    delivery_mode=PERSISTENT,
+                ),
                 mandatory=True,
                 timeout=min(left_s, wait_s),
+                wait=False,  # for the socket; what is waited for is the confirm
             )
         except TimeoutError:
             await self._drop(channel)
@@ -198,26 +228,6 @@ class Link:
         if "ACCESS_REFUSED" in text and (f"'{exchange}'" in text or not exchange):
             return BrokerRefused(broker=self.address.label, error=text)
         return None
-
-    @asynccontextmanager
-    async def _alone(self, name: str) -> AsyncIterator[None]:
-        """Keep two messages of one name from being in flight together.
-
-        The library finds a returned message by its name, and would tell the wrong one.
-        """
-        if not name:
-            yield
-            return
-        lock, users = self._named.get(name, (asyncio.Lock(), 0))
-        self._named[name] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._named[name]
-            self._named[name] = (lock, users - 1)
-            if users == 1:  # not before: those that wait for the lock are users too
-                del self._named[name]
 
     async def declare_queue(self, spec: QueueSpec, deadline: float | None = None) -> None:
         """Make sure that a queue and its two neighbours are there.

@@ -17,11 +17,12 @@ from holdfast.amqp.contract import Reject
 from holdfast.blobs.contract import BlobStore
 from holdfast.engine.barrier import is_complete
 from holdfast.errors import (
-    CallerError,
+    BacklogFull,
     DataError,
     EndConflict,
     EnvironmentFailed,
     HoldfastError,
+    QuotaReached,
     RunUnknown,
     UsageInvalid,
 )
@@ -35,6 +36,9 @@ from holdfast.store.rows import Chunk, ChunkKind, End, EndFacts, SenderProgress
 T = TypeVar("T")
 PAUSE_S = 0.5
 """Before the machine is asked again: a full disk is not emptied in less."""
+WAITS = (EnvironmentFailed, BacklogFull, QuotaReached)
+"""What passes by itself: the same message may be taken later. All else is the message's own fault,
+also what its sender could do better by sending again: the broker would only hand out this one."""
 UPLOADS_MAX = 5
 """Tries at a chunk whose upload was swept meanwhile. Each is a new upload."""
 
@@ -157,10 +161,7 @@ class Door:
             try:
                 return action()
             except HoldfastError as error:
-                waits = isinstance(error, EnvironmentFailed) or (
-                    isinstance(error, CallerError) and error.retryable
-                )
-                if not waits:
+                if not isinstance(error, WAITS):
                     raise rejected(error) from error
                 if not told:
                     self._tell("waiting", {"error": str(error)})
