@@ -21,9 +21,9 @@ pytestmark = pytest.mark.timeout(300)
 class Place:
     """A state with a pipeline beside it, and an engine on it."""
 
-    def __init__(self, root: Path, shared: Shared) -> None:
-        self.state, self.shared, self.store = root / "state", shared, shared.store
-        self.pipeline = root / "shop_pipeline.py"
+    def __init__(self, pipeline: Path, shared: Shared) -> None:
+        self.state, self.shared, self.store = pipeline.parent / "state", shared, shared.store
+        self.pipeline = pipeline
         self.engines: list[Process] = []
 
     def engine(self, **environment: str) -> Process:
@@ -54,7 +54,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     pipeline = shop.write_pipeline(tmp_path)
     spec = load_pipeline(str(pipeline)).spec()
     with share(tmp_path / "state", part="test", spec=spec) as shared:
-        found = Place(tmp_path, shared)
+        found = Place(pipeline, shared)
         yield found
         for engine in found.engines:
             below = children_of(engine.pid)
@@ -90,7 +90,7 @@ def test_runs_of_all_formats_side_by_side_and_each_fails_alone(place: Place) -> 
     assert place.states() == wanted, engine.text
     for client in ("first", "csv", "json", "parquet", "mixed"):
         assert place.report(client) == shop.expected(sales), client
-    assert "shop_pipeline.py:" in place.error("beast")
+    assert f"{place.pipeline.name}:" in place.error("beast")
     assert "number of the beast" in place.error("beast")
     assert "HEADER_WRONG" in place.error("header")
     assert "BAD_ROWS" in place.error("row")
