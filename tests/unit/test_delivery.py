@@ -419,3 +419,35 @@ def everything(scene: DeliveryScene) -> object:
         {topic: store.list_offsets(topic, 0) for topic in store.list_topics()},
         list(scene.blobs.names()),
     )
+
+
+def test_a_sweep_drops_records_that_every_group_has_read(tmp_path: Path) -> None:
+    """Those below the least committed offset go; what a reader has not seen stays."""
+    with delivering(tmp_path, QUICK) as scene:
+        topic = notice_topic(CLIENT)
+        for number in (1, 2):
+            scene.open_run(RunId(f"run-{number}"))
+            fail(scene, RunId(f"run-{number}"))
+        scene.log.commit_offset(topic, "reader", type(START)(1))
+        scene.run(14)
+        assert scene.state() == "SWEPT"
+        assert scene.store.topic_bounds(topic, 0) == (1, 2)
+
+
+def test_two_notices_of_one_client_are_not_under_way_at_once(tmp_path: Path) -> None:
+    """The second waits for the first, which its receiver never answers."""
+    config = Config(notice_timeout_s=30)
+    with socket.socket() as silent, delivering(tmp_path, config) as scene:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        scene.store.set_webhook(CLIENT, f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        for number in (1, 2):
+            scene.open_run(RunId(f"run-{number}"))
+            fail(scene, RunId(f"run-{number}"))
+        scene.delivery.advance()
+        connection, _ = silent.accept()
+        for _ in range(20):
+            scene.delivery.advance()
+        assert [one.attempts for one in scene.store.list_notices()] == [1, 0]
+        silent.close()
+        connection.close()
