@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.crash.workloads import write_inputs
-from tests.service.door import Gateway, add_client, serving, work_off
+from tests.service.door import Gateway, add_client, command, serving, work_off
 from tests.service.processes import Process
 
 from holdfast import Client
@@ -186,6 +186,24 @@ def test_the_python_client_does_what_its_page_shows(desk: Desk) -> None:
             client.cancel(run)
         with pytest.raises(RunUnknown):
             client.state("0" * 32)
+
+
+def test_a_token_goes_to_a_file_of_its_own_and_nowhere_else(desk: Desk) -> None:
+    """What is there already is not replaced, and then there is no client either."""
+    path = desk.root / "west"
+    arguments = ("client", "add", "west", "--state", "state", "--token-file", str(path))
+    done = command(desk.root, *arguments)
+    token = path.read_text().strip()
+    assert done.returncode == 0, done.stderr
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert token not in done.stdout + done.stderr
+    with Client(desk.gateway.url, token_file=path) as client:
+        assert client.runs() == []
+    again = command(desk.root, "client", "add", "east", *arguments[3:])
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    assert path.read_text().strip() == token
+    assert "east" not in command(desk.root, "client", "list", "--state", "state").stdout
 
 
 def test_no_file_of_the_server_holds_the_token(desk: Desk) -> None:

@@ -7,6 +7,8 @@ next request on, nothing has to be started again.
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast._base.files import FILE_MODE, os_errors
 from holdfast.cli.sizes import parse_size
 from holdfast.cli.words import counted, size_of
 from holdfast.errors import UsageInvalid
@@ -76,6 +79,14 @@ def _token_lines(token: str) -> list[str]:
     return [f"token: {token}", "It is not shown again: keep it in a file that only you can read."]
 
 
+def _write_token(path: Path, token: str) -> None:
+    """Write a token where only its owner can read it. What is there already is not replaced."""
+    with os_errors(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{token}\n")
+
+
 Count = Annotated[int | None, typer.Option(min=1, show_default="the gateway's setting")]
 Size = Annotated[str | None, typer.Option(metavar="SIZE", show_default="the gateway's setting")]
 
@@ -93,6 +104,9 @@ def add(
     request_rate: Count = None,
     stored_bytes: Size = None,
     chunk_bytes: Size = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the token there, do not show it.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Add a client, and show its token. Quotas that are not given are the gateway's settings.
@@ -113,17 +127,25 @@ def add(
         request_rate=request_rate,
     )
     text, token = make_token()
+    if token_file is not None and token_file.exists():
+        remedy = "Move it away, or give another file."
+        raise UsageInvalid(what=f"{token_file} is there already", remedy=remedy)
     with _shared(state) as shared:
         if not shared.store.add_client(Client(name, weight, quotas), token):
             remedy = "Choose another name, or give it another token: holdfast client rotate"
             raise UsageInvalid(what=f"there is a client {name} already", remedy=remedy)
+        if token_file is not None:
+            _write_token(token_file, text)
         secret = _tell(shared, name, webhook) if webhook else None
-    facts = {"client": name, "token": text, "weight": weight, "webhook": webhook}
-    lines = [f"added client {name}", *_token_lines(text)]
+    shown = {"token": text} if token_file is None else {"token_file": str(token_file)}
+    facts = {"client": name, **shown, "weight": weight, "webhook": webhook}
+    told = _token_lines(text) if token_file is None else [f"its token is in {token_file}"]
+    lines = [f"added client {name}", *told]
     if secret:
         facts["webhook_secret_file"] = secret
         lines.append(f"webhook {webhook}: its signatures are checked with the secret in {secret}")
-    lines.append("next: holdfast submit DIR --url URL --token-file FILE")
+    where = shlex.quote(str(token_file or "FILE"))
+    lines.append(f"next: holdfast submit DIR --url URL --token-file {where}")
     _write(facts | {"quotas": asdict(quotas)}, lines, as_json=as_json)
 
 
