@@ -407,10 +407,8 @@ def test_an_external_run_is_created_where_there_is_a_producer(tmp_path: Path) ->
     token = add_client(tmp_path, "north")
     with serving(tmp_path, "--producer", "requests") as gateway, gateway.client(token) as client:
         run = create(client, kind="external")
-        assert (document(client, run)["kind"], document(client, run)["state"]) == (
-            "external",
-            "OPEN",
-        )
+        made = document(client, run)
+        assert (made["kind"], made["state"]) == ("external", "OPEN")
         assert put(client, run, TEXT).status_code == 201
         (sales, *_) = document(client, run)["tables"]
         assert (sales["received"], sales["applied"]) == (1, 1)
