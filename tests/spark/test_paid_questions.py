@@ -227,7 +227,7 @@ def test_a_dry_pipeline_knows_the_first_unbought_step(
         {"budget": Budget(calls=-1)},
         {"setup": lambda: 1},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_refused_when_the_step_is_made(
     provider: Provider, url: str, options: dict[str, Any]
