@@ -23,7 +23,11 @@ def main() -> None:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            length = int(self.headers["Content-Length"])
+            body = self.rfile.read(length)
+            if len(body) < length:  # the sender was killed while it sent: nothing came
+                self.close_connection = True
+                return
             entry = {
                 "id": self.headers["Holdfast-Id"],
                 "signature": self.headers["Holdfast-Signature"],
