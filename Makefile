@@ -42,7 +42,21 @@ test-service: $(STAMP) ## The service as real processes, killed, stopped and dra
 
 test-brokers: $(STAMP) ## Tests with real Kafka, RabbitMQ and S3 servers, which it gets first
 	$(BIN)/python -m tests.integration.obtain
-	$(BIN)/pytest tests/integration -n 2 -q
+	$(BIN)/pytest tests/integration --ignore tests/integration/tansu -n 2 -q
+
+TANSU := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/holdfast/tansu/0.6.0
+
+broker: $(TANSU)/bin/tansu ## Build Tansu once, for all checkouts: 15 minutes and more
+
+$(TANSU)/bin/tansu:
+	began=$$(date +%s); \
+	nice -n 15 cargo install tansu --version 0.6.0 --locked --features dynostore,libsql --root $(TANSU) --target-dir $(TANSU)/build; \
+	rm -rf $(TANSU)/build; \
+	echo "built $@ in $$(( $$(date +%s) - began )) s"
+
+test-tansu: $(STAMP) broker ## Tests with Tansu, which it builds if the cache has none
+	$(BIN)/python -m tests.integration.obtain
+	$(BIN)/pytest tests/integration/tansu -n 2 -q
 
 crash: $(STAMP) ## Kill at every crash point, recover, compare
 	$(BIN)/pytest tests/crash -q -s

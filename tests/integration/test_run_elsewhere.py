@@ -10,59 +10,12 @@ from pathlib import Path
 
 import pytest
 from tests.crash.workloads import check_answers, check_settled
+from tests.integration.coffee_runs import answers, check_killed_and_resumed, run
 from tests.integration.kafka_server import KafkaServer
 
 from holdfast._base.crashpoint import POINTS
 from holdfast._base.ids import fresh_token
 from holdfast.log.kafka.backend import KafkaBackend
-
-SCALE = "0.001"
-SIZES = ("--chunk-bytes", "64KiB", "--batch-bytes", "192KiB")
-
-
-def holdfast(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *arguments],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-
-def run(root: Path, name: str, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    places = ("--input", str(root / "data"), "--out", f"{name}-out", "--state", f"{name}-state")
-    return holdfast("run", "coffee", *places, *SIZES, *more, cwd=root, **environment)
-
-
-def answers(root: Path, name: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (root / f"{name}-out").glob("*.csv")}
-
-
-@pytest.fixture(scope="session")
-def coffee(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Input files, and the answers of a run whose log is the store's own."""
-    root = tmp_path_factory.mktemp("coffee")
-    made = holdfast(
-        "coffee", "generate", "--scale", SCALE, "--seed", "7", "--out", "data", cwd=root
-    )
-    assert made.returncode == 0, made.stderr
-    done = run(root, "plain")
-    assert done.returncode == 0, done.stderr
-    assert len(answers(root, "plain")) >= 4
-    return root
-
-
-def check_killed_and_resumed(root: Path, name: str, log: str) -> None:
-    """Kill it after its second commit, then let it end."""
-    cut = run(root, name, "--log", log, HOLDFAST_CRASH="engine.commit.after:2")
-    assert cut.returncode == -signal.SIGKILL, cut.stderr
-    done = run(root, name, "--log", log)
-    assert done.returncode == 0, done.stderr
-    assert answers(root, name) == answers(root, "plain")
-
 
 RELAY_POINTS = [point for point in POINTS if point.startswith("relay.")]
 

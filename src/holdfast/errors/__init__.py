@@ -56,6 +56,7 @@
     |   +-- MessageNacked            MESSAGE_NACKED
     |   +-- LogUnreachable           LOG_UNREACHABLE
     |   +-- LogRefused               LOG_REFUSED
+    |   +-- LogNotStarted            LOG_NOT_STARTED
     |   +-- ServerUnreachable        SERVER_UNREACHABLE
     |   +-- RunUnfinished            RUN_UNFINISHED
     +-- DataError                    the bytes are not what they should be
@@ -132,7 +133,7 @@ from holdfast.errors.environment import (
     StateBusy,
     StorageFailed,
 )
-from holdfast.errors.logs import LogRefused, LogUnreachable
+from holdfast.errors.logs import LogNotStarted, LogRefused, LogUnreachable
 from holdfast.errors.paid import (
     BudgetSpent,
     CallFailed,
@@ -199,6 +200,7 @@ __all__ = [
     "LedgerMismatch",
     "LedgerRefused",
     "LedgerUnreachable",
+    "LogNotStarted",
     "LogRefused",
     "LogUnreachable",
     "MessageNacked",

@@ -29,3 +29,13 @@ class LogRefused(EnvironmentFailed):
     )
     log: str
     error: str
+
+
+class LogNotStarted(EnvironmentFailed):
+    """A broker that is to run as our child does not serve. Its own output says more."""
+
+    code: ClassVar[str] = "LOG_NOT_STARTED"
+    template: ClassVar[str] = "the broker does not serve: {what}. {remedy} Its output is {output}."
+    what: str
+    remedy: str
+    output: str

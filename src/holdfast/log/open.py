@@ -1,5 +1,5 @@
-"""Backends by URL: `memory://name`, `file:///path`, `kafka://host:port/prefix`, and those that
-other packages bring.
+"""Backends by URL: `memory://name`, `file:///path`, `kafka://host:port/prefix`,
+`tansu+sqlite:///path`, and those that other packages bring.
 
 A package offers a backend by an entry point of the group `holdfast.queue_backends`. Its name is
 the URL scheme; what it loads is called with the URL and returns a `QueueBackend`.
@@ -43,21 +43,25 @@ def _open_file(url: str) -> QueueBackend:
     return EmbeddedBackend(unquote(parts.path))
 
 
-def _open_kafka(url: str) -> QueueBackend:
-    # Late: its client library is an extra.
+def _open_broker(url: str) -> QueueBackend:
+    # Late: the client library is an extra.
     try:
         from holdfast.log.kafka.backend import KafkaBackend
+        from holdfast.log.tansu.backend import TansuBackend
     except ModuleNotFoundError as error:
         install = "pip install 'holdfast[kafka]'"
-        what = "a kafka:// log needs confluent-kafka"
+        what = "a log on a broker needs confluent-kafka"
         raise DependencyMissing(what=what, install=install) from error
-    return KafkaBackend(url)
+    return KafkaBackend(url) if url.startswith("kafka:") else TansuBackend(url)
 
 
 _BUILT_IN: dict[str, Callable[[str], QueueBackend]] = {
     "memory": _open_memory,
     "file": _open_file,
-    "kafka": _open_kafka,
+    "kafka": _open_broker,
+    "tansu+memory": _open_broker,
+    "tansu+sqlite": _open_broker,
+    "tansu+s3": _open_broker,
 }
 
 

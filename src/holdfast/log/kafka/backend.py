@@ -38,15 +38,19 @@ class KafkaBackend(QueueBackend):
     """Topics on a broker that runs somewhere. Safe to use from several threads."""
 
     def __init__(self, url: str | KafkaSettings, *, clock: Clock | None = None) -> None:
-        self.settings = read_settings(url) if isinstance(url, str) else url
+        self._clock = clock or SystemClock()
+        self._marks: dict[tuple[str, int], int] = {}
+        self._use(read_settings(url) if isinstance(url, str) else url)
         self.capabilities = _capabilities(self.settings)
-        clock = clock or SystemClock()
-        self._connection = Connection(self.settings, clock)
+
+    def _use(self, settings: KafkaSettings) -> None:
+        """Talk to the broker that `settings` name, from the next start on."""
+        self.settings = settings
+        self._connection = Connection(settings, self._clock)
         self._topics = Topics(self._connection)
         self._positions = Positions(self._connection)
         self._producing = Producing(self._connection)
-        self._fetching = Fetching(self._connection, clock)
-        self._marks: dict[tuple[str, int], int] = {}
+        self._fetching = Fetching(self._connection, self._clock)
 
     def start(self) -> None:
         """Connect, and see that the broker answers.

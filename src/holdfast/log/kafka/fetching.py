@@ -22,7 +22,7 @@ from holdfast.log.kafka.connection import (
     Connection,
     is_passing,
 )
-from holdfast.log.kafka.reader import Reader
+from holdfast.log.kafka.reader import Reader, reader_of
 
 READERS_MAX = 8
 """Idle readers that are kept, each with a connection and what it has read ahead. Fewer: a consumer
@@ -81,7 +81,7 @@ class Fetching:
             if reader is not None:
                 self._idle.remove(reader)
         if reader is None:
-            reader = Reader(self._connection.settings, topic, partition)
+            reader = reader_of(self._connection.settings, topic, partition)
         try:
             yield reader
         except BaseException:  # even when interrupted: where it stands is unknown

@@ -17,7 +17,7 @@ NAME_MAX = 249
 _KEPT_MAX = 150
 _PLAIN = re.compile(r"[A-Za-z0-9-]")
 PREFIX = re.compile(r"[A-Za-z0-9-]{1,64}")
-MARK = "~~"
+MARK = "_mark"
 """Stands where a group's name would: no group is written like this."""
 
 
@@ -41,7 +41,7 @@ def topic_name(prefix: str, topic: str) -> str:
 
 def group_prefix(name: str) -> str:
     """Return how the names of all groups of a topic begin, by the topic's name on the broker."""
-    return f"{name}~"
+    return f"{name}."
 
 
 def group_name(name: str, group: str) -> str:
@@ -51,4 +51,4 @@ def group_name(name: str, group: str) -> str:
 
 def mark_name(name: str) -> str:
     """Return the group whose position says from which offset on a topic is still held."""
-    return f"{name}{MARK}"
+    return f"{group_prefix(name)}{MARK}"

@@ -12,7 +12,7 @@ from holdfast._base.ids import Offset
 from holdfast.errors import UsageInvalid
 from holdfast.log.contract import Record
 from holdfast.log.kafka.connection import TIMED_OUT, Connection
-from holdfast.log.kafka.reader import ID_HEADER
+from holdfast.log.kafka.reader import BATCH_RECORDS_MAX, ID_HEADER
 
 SLICE_S = 0.25
 """Waits are cut into slices, so that a signal is heard."""
@@ -71,6 +71,7 @@ class Producing:
                 "retry.backoff.ms": 50,
                 "retry.backoff.max.ms": 500,
                 "queue.buffering.max.kbytes": 32 << 10,
+                "batch.num.messages": BATCH_RECORDS_MAX if settings.reads == "batch" else 10_000,
                 "error_cb": self._connection.hear,
             }
         )

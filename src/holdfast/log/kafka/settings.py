@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -23,9 +23,14 @@ SECRETS = "HOLDFAST_KAFKA_SECRETS"
 _CHOICES: dict[str, tuple[str, ...]] = {
     "flush": ("always", "broker"),
     "truncate": ("delete", "mark"),
+    "reads": ("record", "batch"),
     "security": ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
     "mechanism": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
 }
+_OPTIONS = (
+    *("replicas", "flush", "truncate", "reads", "timeout_s"),
+    *("security", "mechanism", "ca"),
+)
 _WRITE = "Write kafka://host:port[,host:port]/prefix?option=value; see docs/backends.md."
 
 
@@ -41,6 +46,9 @@ class KafkaSettings:
     broker is set up, which by default means that a power cut of all replicas loses data."""
     truncate: str = "delete"
     """`delete`: by DeleteRecords. `mark`: the broker lacks that; a position says what is held."""
+    reads: str = "record"
+    """`record`: a fetch begins at any offset. `batch`: the broker knows where batches begin only;
+    the reader makes up for it."""
     timeout_s: float = 60.0
     """How long a broker may be away before a call gives up. It is tried again all that time."""
     security: str = "plaintext"
@@ -54,19 +62,15 @@ class KafkaSettings:
         """The log's URL, without any secret."""
         options = {
             name: str(getattr(self, name))
-            for name in (
-                "replicas",
-                "flush",
-                "truncate",
-                "timeout_s",
-                "security",
-                "mechanism",
-                "ca",
-            )
+            for name in _OPTIONS
             if getattr(self, name) != _default(name)
         }
         query = "&".join(f"{name}={quote(value, safe='/')}" for name, value in options.items())
         return f"kafka://{self.servers}/{self.prefix}{'?' if query else ''}{query}"
+
+    def waiting(self, timeout_s: float) -> KafkaSettings:
+        """Return the same with another time-out."""
+        return replace(self, timeout_s=timeout_s)
 
     def client(self) -> dict[str, str | int]:
         """Return the client library's settings that all clients of this log share."""

@@ -42,8 +42,11 @@ class Topics:
 
     def _make(self, topic: str, partitions: int) -> None:
         settings, admin = self._connection.settings, self._connection.admin
-        # A log is truncated by its owner alone, never by age or size.
-        config = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+        config = {}
+        if settings.truncate == "delete":
+            # A log is truncated by its owner alone, never by age or size. A broker that cannot
+            # truncate keeps all anyway: Tansu, told to keep for ever (-1), deletes at its start.
+            config = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
         if settings.flush == "always":
             config["flush.messages"] = "1"
         if settings.replicas > 1:

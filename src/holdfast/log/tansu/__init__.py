@@ -1,0 +1,1 @@
+"""Tansu, a broker in one binary, as a child process. `TansuBackend` is in `backend`."""

@@ -1,0 +1,167 @@
+"""One broker process: started, watched, started again when it dies, ended by its pid.
+
+A thread owns the child from its birth to its end: the kernel ends a child with the *thread* that
+made it, and only its maker is told when it ended. So no broker outlives this process, and none is
+left as a zombie.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from holdfast._base.clock import Clock
+from holdfast._base.files import FILE_MODE, make_directories, os_errors
+from holdfast.errors import HoldfastError
+from holdfast.log.tansu.settings import TansuSettings, environment_of, find_binary
+from holdfast.log.tansu.trouble import diagnose
+
+DEATHS_MAX = 3
+"""Deaths of a broker that never served, after which it is not started again: it cannot."""
+QUICK_S = 2.0
+PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 2.0
+"""Between a death and the next birth; doubled while it dies within QUICK_S of its birth: a broker
+that cannot live must not spin."""
+STOP_S = 5.0
+"""How long it may take to end when it is asked to."""
+TAIL_BYTES = 16 << 10
+
+
+class Broker:
+    """A broker on a port of this machine's own loopback."""
+
+    def __init__(
+        self, settings: TansuSettings, clock: Clock, environment: Mapping[str, str]
+    ) -> None:
+        self._settings, self._clock, self._environment = settings, clock, environment
+        self.port = 0
+        self.restarts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._served, self._gave_up = threading.Event(), threading.Event()
+        self._guard = threading.Lock()
+        self.output = Path()
+        self._made: Path | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not stopped: dead or alive, it is being kept."""
+        return self._thread is not None
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now; None: there is none at this moment."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def start(self, is_ready: Callable[[int], bool]) -> None:
+        """Start it, and return when `is_ready(port)` says that it serves.
+
+        Raises:
+            DependencyMissing: there is no binary.
+            LogNotStarted: it ended, or does not serve in time; its output says why.
+        """
+        binary = find_binary(self._environment)
+        folder = self._folder()
+        self.output = folder / "tansu.log"
+        self.port = self._settings.port or _free_port()
+        self._stopping.clear()
+        self._served.clear()
+        self._gave_up.clear()
+        self.restarts = 0
+        command = [sys.executable, "-m", "holdfast.log.tansu.child", str(os.getpid()), binary]
+        self._thread = threading.Thread(
+            target=self._keep, args=(command, folder), name="holdfast-broker", daemon=True
+        )
+        self._thread.start()
+        deadline_s = self._clock.monotonic_s() + self._settings.startup_timeout_s
+        try:
+            while not is_ready(self.port):
+                if self._gave_up.is_set() or self._clock.monotonic_s() > deadline_s:
+                    raise self.trouble()
+            self._served.set()
+        except BaseException:  # whatever it was, no half-started broker stays behind
+            self.stop(keep_output=True)
+            raise
+
+    def _folder(self) -> Path:
+        """Return the directory it runs in: of its file, the one that is named, or a new one."""
+        if self._settings.engine == "sqlite":
+            folder = Path(self._settings.place).parent
+        elif self._settings.data_dir:
+            folder = Path(self._settings.data_dir)
+        else:
+            self._made = Path(tempfile.mkdtemp(prefix="holdfast-tansu-"))
+            return self._made
+        with os_errors(folder):
+            make_directories(folder.absolute())
+        return folder.absolute()
+
+    def _keep(self, command: list[str], folder: Path) -> None:
+        """Run it, again and again, until it is to stop, or turns out not to start at all."""
+        pause_s = PAUSE_MIN_S
+        while not self._stopping.is_set():
+            born_s = self._clock.monotonic_s()
+            with self._guard:
+                if self._stopping.is_set():
+                    return
+                process = self._process = self._spawn(command, folder)
+            process.wait()
+            self.restarts += 1
+            if self.restarts == DEATHS_MAX and not self._served.is_set():
+                self._gave_up.set()
+                return
+            is_quick = self._clock.monotonic_s() - born_s < QUICK_S
+            pause_s = min(pause_s * 2, PAUSE_MAX_S) if is_quick else PAUSE_MIN_S
+            self._stopping.wait(pause_s)
+
+    def _spawn(self, command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+        output = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+        try:
+            return subprocess.Popen(  # noqa: S603 - our own module and a binary the user named
+                command,
+                cwd=folder,
+                env=environment_of(self._settings, self.port, self._environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        finally:
+            os.close(output)
+
+    def trouble(self, otherwise: str = "it did not answer in time") -> HoldfastError:
+        """Return what its output says about why it does not serve."""
+        data = self.output.read_bytes()[-TAIL_BYTES:] if self.output.exists() else b""
+        return diagnose(data.decode("utf-8", "replace"), str(self.output), otherwise)
+
+    def stop(self, *, keep_output: bool = False) -> None:
+        """End it, and return when it is gone. Again: no effect."""
+        with self._guard:
+            self._stopping.set()
+            process, thread = self._process, self._thread
+            if process is not None and process.poll() is None:
+                process.terminate()
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(STOP_S)
+        if thread.is_alive() and process is not None:
+            process.kill()
+            thread.join()
+        self._process = self._thread = None
+        if self._made is not None and not keep_output:
+            shutil.rmtree(self._made, ignore_errors=True)
+            self._made = None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,231 @@
+"""TansuBackend with the real binary: the contract on every storage, deaths, errors, secrets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.workloads import check_answers
+from tests.integration.coffee_runs import check_killed_and_resumed
+from tests.integration.s3_server import SECRET_KEY, S3Server
+from tests.integration.waiting import until
+
+from holdfast._base.ids import Offset, fresh_token
+from holdfast.errors import DependencyMissing, LogNotStarted
+from holdfast.log.contract import Capability, QueueBackend, Record
+from holdfast.log.open import open_backend
+from holdfast.log.tansu.backend import TansuBackend
+from holdfast.testing import queues
+
+BUCKET = "topics"
+"""One for all: each bucket takes volumes of the server, which has a hundred."""
+Opened = list[QueueBackend]
+ENGINES = {
+    "memory": frozenset({Capability.SHARED}),
+    "sqlite": frozenset({Capability.SHARED}),
+    "s3": frozenset({Capability.SHARED, Capability.DURABLE}),
+}
+SURVIVAL = (queues.check_everything_is_there_after_a_crash, queues.check_stop_and_start_again)
+"""Of DURABLE: SQLite passes it too, though a power cut may take what Tansu did not fsync."""
+CASES = [
+    pytest.param(engine, check, id=f"{engine}-{check.__name__}")
+    for engine, declared in ENGINES.items()
+    for check in (*queues.checks_for(declared), queues.check_truncation_gives_room_back)
+] + [pytest.param("sqlite", check, id=f"sqlite-{check.__name__}") for check in SURVIVAL]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    backends: Opened = []
+    yield backends
+    for backend in reversed(backends):
+        backend.stop()
+
+
+@pytest.fixture
+def url_of(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Return the URL of a broker on each storage, with nothing in it."""
+    for name, value in s3.environment().items():
+        if name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, value)
+
+    def url(engine: str) -> str:
+        if engine == "s3":
+            s3.make_bucket(BUCKET)
+            return f"tansu+s3://{BUCKET}?s3_endpoint={s3.endpoint}&prefix={fresh_token()[:12]}"
+        return "tansu+memory://p" if engine == "memory" else f"tansu+sqlite://{tmp_path}/topics.db"
+
+    return url
+
+
+@pytest.mark.parametrize(("engine", "check"), CASES)
+def test_contract(
+    engine: str, check: queues.Check, url_of: Callable[[str], str], opened: Opened
+) -> None:
+    """One broker; whoever connects again comes by its endpoint."""
+    owner = TansuBackend(url_of(engine))
+    opened.append(owner)
+    owner.start()
+    assert owner.capabilities == ENGINES[engine]
+
+    def connect() -> QueueBackend:
+        if len(opened) == 1 and check is queues.check_stop_and_start_again:
+            return owner
+        backend = open_backend(owner.endpoint().url)
+        backend.start()
+        opened.append(backend)
+        return backend
+
+    check(connect)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "s3"])
+def test_a_broker_that_dies_is_started_again(
+    engine: str, url_of: Callable[[str], str], opened: Opened
+) -> None:
+    """Goal: what was confirmed is there once, in order, though the broker is killed ten times."""
+    backend = TansuBackend(url_of(engine))
+    opened.append(backend)
+    backend.start()
+    backend.create_topic("t")
+    told: list[tuple[int, bytes]] = []
+    for turn in range(10):
+        batch = [Record(b"%d-%d" % (turn, item)) for item in range(20)]
+        offsets = backend.produce_batch("t", batch)
+        told += zip(offsets, (one.value for one in batch), strict=True)
+        pid = backend.broker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    found = backend.fetch_batch("t", Offset(0), count=1000)
+    assert [(one.offset, one.record.value) for one in found] == told
+    assert len(told) == 200
+    assert backend.broker.restarts >= 9
+
+
+def test_nothing_is_left_when_it_stops(opened: Opened) -> None:
+    backend = TansuBackend("tansu+memory://p")
+    backend.start()
+    pid, output = backend.broker.pid, backend.broker.output
+    assert pid is not None
+    assert output.exists()
+    backend.stop()
+    assert not Path(f"/proc/{pid}").exists()
+    assert not output.parent.exists()
+    backend.stop()
+    backend.start()
+    opened.append(backend)
+    assert backend.broker.pid not in (None, pid)
+
+
+def test_it_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """However that one ends: SIGKILL here."""
+    code = (
+        "import sys; from holdfast.log.tansu.backend import TansuBackend\n"
+        "backend = TansuBackend('tansu+memory://p'); backend.start()\n"
+        "print(backend.broker.pid, flush=True); sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    pid = int(child.stdout.readline())
+    assert is_alive(pid)
+    child.kill()
+    child.wait()
+    until(lambda: not is_alive(pid), "the broker ends with its parent", timeout_s=10)
+    child.stdin.close()
+    child.stdout.close()
+
+
+def test_no_secret_is_seen(url_of: Callable[[str], str], opened: Opened) -> None:
+    backend = TansuBackend(url_of("s3"))
+    opened.append(backend)
+    backend.start()
+    backend.create_topic("t")
+    line = Path(f"/proc/{backend.broker.pid}/cmdline").read_bytes()
+    assert b"broker" in line
+    assert SECRET_KEY.encode() not in line + backend.broker.output.read_bytes()
+    assert SECRET_KEY not in backend.endpoint().url + repr(backend.broker_settings)
+
+
+def test_a_missing_binary_is_named() -> None:
+    backend = TansuBackend("tansu+memory://p", environment={"PATH": "", "XDG_CACHE_HOME": "/none"})
+    with pytest.raises(DependencyMissing) as caught:
+        backend.start()
+    assert "make broker" in caught.value.install
+
+
+def started(url: str, **environment: str) -> None:
+    backend = TansuBackend(url, environment={**os.environ, **environment})
+    try:
+        backend.start()
+        backend.create_topic("t")
+    finally:
+        backend.stop()
+
+
+def test_a_file_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "taken.db").mkdir()
+    with pytest.raises(LogNotStarted) as caught:
+        started(f"tansu+sqlite://{tmp_path}/taken.db")
+    assert "file" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"AWS_SECRET_ACCESS_KEY": "canary-wrong"}, "refuses"),
+        ({"AWS_ACCESS_KEY_ID": "nobody"}, "refuses"),
+        ({"AWS_ENDPOINT": "http://127.0.0.1:1"}, "does not answer"),
+    ],
+)
+def test_s3_that_will_not_is_named(change: dict[str, str], word: str, s3: S3Server) -> None:
+    s3.make_bucket(BUCKET)
+    given = {**s3.environment(), **change}
+    began = time.monotonic()
+    with pytest.raises(LogNotStarted) as caught:
+        started(f"tansu+s3://{BUCKET}?startup_timeout_s=8", **given)
+    assert word in caught.value.what
+    assert "canary" not in str(caught.value)
+    assert time.monotonic() - began < 30
+
+
+def test_a_missing_bucket_is_named(s3: S3Server) -> None:
+    with pytest.raises(LogNotStarted) as caught:
+        started("tansu+s3://not-there?startup_timeout_s=8", **s3.environment())
+    assert "bucket" in caught.value.what
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "s3"])
+def test_the_toy_run_over_it(engine: str, url_of: Callable[[str], str], tmp_path: Path) -> None:
+    """Killed after a sending, which kills the broker too: memory has lost it all by then."""
+    url = url_of(engine)
+    command = [sys.executable, "-m", "tests.integration.toy_job", str(tmp_path / "run"), url]
+    for point in ("relay.send.after:1", "relay.send.after:2", "engine.commit.after:1"):
+        cut = subprocess.run(
+            command, env={**os.environ, "HOLDFAST_CRASH": point}, check=False, timeout=120
+        )
+        assert cut.returncode == -signal.SIGKILL
+    subprocess.run(command, check=True, timeout=120)
+    check_answers(tmp_path / "run")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("engine", ["sqlite", "s3"])
+def test_coffee_over_it(engine: str, coffee: Path, url_of: Callable[[str], str]) -> None:
+    check_killed_and_resumed(coffee, f"tansu-{engine}", url_of(engine))
