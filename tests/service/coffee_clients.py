@@ -131,7 +131,7 @@ class Visit:
             *("--out", str(self._out), "--chunk-bytes", "10KiB"),
             **armed,
         )
-        code = self._process.wait(300)
+        code = self._process.wait(900)
         self._process.end()
         if point is not None:
             if code == -signal.SIGKILL:

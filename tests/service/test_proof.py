@@ -22,7 +22,8 @@ from tests.service.parts import Part, Parts, seed_of, shuffled
 from tests.service.processes import until
 
 SHOPS = 5
-ROUND_S = 240.0
+ROUND_S = 900.0
+"""Only what is broken takes so long, or a machine that does ten other things."""
 ROUNDS_MAX = 12
 CLIENT_POINTS = {
     "client.create.after": 1,
@@ -138,7 +139,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
             made.parts.end()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_every_part_killed_at_every_point_it_passes_changes_no_answer(scene: Scene) -> None:
     """A round is recorded; then each point that it passed kills the part that passed it, once."""
     draw = random.Random(seed_of("the named points"))
@@ -173,7 +174,7 @@ def _tell(scene: Scene) -> None:
 KILLS = 12
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_random_kills_under_load_change_no_answer(scene: Scene) -> None:
     """Any part, Spark's processes or a client, at any moment; the seed tells which."""
     draw = random.Random(seed_of("the random kills"))

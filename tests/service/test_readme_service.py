@@ -16,7 +16,7 @@ from holdfast.apps.coffee.oracle import answers, write_answers
 README = Path(__file__).parents[2] / "README.md"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_service_of_the_readme_runs_as_written(tmp_path: Path) -> None:
     """Its answers are the oracle's, nothing is left behind, and no output shows the token."""
     text = README.read_text()

@@ -18,7 +18,7 @@ from tests.service.parts import free_port
 from tests.service.processes import Process, all_gone, children_of, until
 
 PARALLEL = 10
-ROUND_S = 240.0
+ROUND_S = 600.0
 
 
 class Scene:
@@ -66,7 +66,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     until(f"{below} end with their supervisor", partial(all_gone, below), 20)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_ten_runs_at_once_are_all_right(scene: Scene) -> None:
     """Two clients with five runs each: every answer is its client's oracle's."""
     keys = [f"tiny-{number}" for number in range(PARALLEL // len(scene.shops))]
@@ -77,7 +77,7 @@ def test_ten_runs_at_once_are_all_right(scene: Scene) -> None:
     assert len({visit.run for visit in visits}) == PARALLEL
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_sigkill_of_any_process_that_status_shows_changes_no_answer(scene: Scene) -> None:
     """One after the other while runs are under way; the supervisor brings each back."""
     until("all parts are shown", lambda: len(scene.shown()) >= 3)
@@ -91,7 +91,7 @@ def test_sigkill_of_any_process_that_status_shows_changes_no_answer(scene: Scene
             visit.join(ROUND_S)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_supervisor_killed_takes_all_with_it_and_the_next_goes_on(scene: Scene) -> None:
     visits = [scene.visit(shop, "supervisor") for shop in scene.shops]
     below = children_of(scene.up.pid)
@@ -103,7 +103,7 @@ def test_the_supervisor_killed_takes_all_with_it_and_the_next_goes_on(scene: Sce
         visit.join(ROUND_S)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_sigterm_leaves_no_process_and_no_jvm_behind(scene: Scene) -> None:
     """Also with a run under way, which the next start finishes."""
     visit = scene.visit(scene.shops[0], "drained")
