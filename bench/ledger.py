@@ -233,7 +233,7 @@ def figures(size: Size, root: Path) -> list[Figure]:
     return [
         *no_op(amounts.quick, size.rounds, root),
         *added(amounts, size.rounds, root),
-        *flight(amounts, min(3, size.rounds), root),
+        *flight(amounts, size.rounds, root),
         *long_lived(amounts.settled, root),
     ]
 

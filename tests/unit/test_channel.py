@@ -73,7 +73,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
 
 
 def work(word: str) -> BatchWork:
-    return BatchWork(word, 1, {}, {})
+    return BatchWork(word, 1, {}, {}, 9)
 
 
 def at_once(executor: ChildExecutor, *words: str) -> list[Outcome | HoldfastError]:

@@ -13,9 +13,10 @@ import pytest
 from holdfast.errors import Damaged, LedgerMismatch, StorageFailed, StoreNewer, UsageInvalid
 from holdfast.ledger import compact, database, file_ledger, merging
 from holdfast.ledger.columns import table_of
-from holdfast.ledger.contract import Claim, Limit, Outcome, Slot, SlotHash, Status
+from holdfast.ledger.contract import HASH_BYTES, Claim, Limit, Outcome, Slot, SlotHash, Status
 from holdfast.ledger.file_ledger import FileLedger
 from holdfast.ledger.layout import Layout
+from holdfast.ledger.owner import new_owner
 from holdfast.ledger.places import ledger_path
 from holdfast.ledger.segment import (
     Entry,
@@ -231,6 +232,38 @@ def test_settled_hashes_are_found_whatever_they_share(
     table.close()
 
 
+def test_settled_hashes_of_files_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    """Else every merge would leave the hashes of what it merged in memory."""
+    paths = [tmp_path / "old.parquet", tmp_path / "new.parquet"]
+    layouts = [write_settled(path, [table_of([encode_entry(entry(1))])]) for path in paths]
+    table = SettledTable()
+    sizes: list[int] = []
+    for path, layout in zip(paths, layouts, strict=True):
+        table.show(len(sizes), {path.name: layout}, tmp_path)
+        assert table.find([entry(1).outcome.slot.hash])
+        sizes.append(table.cached_bytes)
+    assert sizes == [HASH_BYTES, HASH_BYTES]
+    table.close()
+
+
+def test_a_lock_given_up_by_two_threads_is_closed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second thread comes while the first closes: the number may be another file's then."""
+    lock = new_owner(tmp_path)
+    close, closed = os.close, list[int]()
+
+    def closing(descriptor: int) -> None:
+        closed.append(descriptor)
+        lock.release()
+        close(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", closing)
+        lock.release()
+    assert len(closed) == 1
+
+
 def open_at(path: Path) -> FileLedger:
     return FileLedger(f"file://{path}/ledger")
 
@@ -410,22 +443,26 @@ def test_a_forked_child_does_not_keep_a_dead_owner_alive(tmp_path: Path) -> None
     other.close()
 
 
-def test_lookups_and_compaction_load_no_pandas(tmp_path: Path) -> None:
-    """Its import takes a second or two of a worker's time, before the first call."""
+def test_lookups_compaction_and_merges_load_no_pandas(tmp_path: Path) -> None:
+    """Its import takes a second or two of a worker's time, and 40 MiB of its memory for good."""
     program = """
 import sys
+from holdfast.ledger import compact
 from holdfast.ledger.contract import Claim, Limit, Outcome, Slot, SlotHash, Status
 from holdfast.ledger.file_ledger import FileLedger
-ledger = FileLedger(sys.argv[1])
-step = ledger.step("s", {}, on_change="refuse").id
-slot = Slot(SlotHash(b"h" * 16), step, "key", b"i" * 16)
-ledger.claim([Claim(slot)], generation=ledger.lookup([slot.hash]).generation, limit=Limit())
-ledger.settle([Outcome(slot, Status.BOUGHT, b"1")])
-ledger.close()
-ledger = FileLedger(sys.argv[1])
-ledger.compact()
-assert ledger.lookup([slot.hash]).outcomes[slot.hash].answer == b"1"
-ledger.close()
+compact.MERGE_FILES = 2
+for name in b"ab":
+    ledger = FileLedger(sys.argv[1])
+    step = ledger.step("s", {}, on_change="refuse").id
+    slot = Slot(SlotHash(bytes([name] * 16)), step, "key", b"i" * 16)
+    ledger.claim([Claim(slot)], generation=ledger.lookup([slot.hash]).generation, limit=Limit())
+    ledger.settle([Outcome(slot, Status.BOUGHT, b"1")])
+    ledger.close()
+    ledger = FileLedger(sys.argv[1])
+    ledger.compact()
+    assert ledger.lookup([slot.hash]).outcomes[slot.hash].answer == b"1"
+    assert len(compact.settled_rows(ledger._database)[1]) == 1
+    ledger.close()
 sys.exit("pandas is loaded" if "pandas" in sys.modules else 0)
 """
     url = f"file://{tmp_path}/ledger"

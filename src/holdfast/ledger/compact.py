@@ -36,8 +36,9 @@ SEALED_COUNT = 16
 """Segments are compacted when so many bytes or files wait. Less: many small settled files. More:
 longer index tables, read whole when the ledger is opened."""
 
-ROUND_BYTES = 32 << 20
-"""Most bytes of segments taken in one round: bounds memory."""
+ROUND_BYTES = 8 << 20
+"""Most bytes of segments taken in one round. Larger: as objects they take several times as much
+memory, which the process keeps. Smaller: more settled files to merge."""
 
 MERGE_FILES = 8
 """So many settled files of one level become one of the next: a lookup then searches at most seven

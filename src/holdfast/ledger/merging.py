@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.ledger.columns import SCHEMA
 from holdfast.ledger.contract import HASH_BYTES
-from holdfast.ledger.settled import SettledFile
+from holdfast.ledger.settled import SettledFile, hashes_of
 
 MERGE_ROWS = 32_768
 """Rows per piece of a merge, about: bounds memory."""
@@ -44,8 +45,14 @@ def _between(file: SettledFile, low: bytes | None, high: bytes | None) -> Iterat
         ):
             continue
         table = file.table(number)
-        hashes = table["hash"].cast(pa.binary())
-        keep: Any = pc.greater_equal(hashes, pa.scalar(low or b"", pa.binary()))
-        if high is not None:
-            keep = pc.and_(keep, pc.less(hashes, pa.scalar(high, pa.binary())))
-        yield table.filter(keep).cast(SCHEMA)
+        # Sorted, so what is between is a slice. Not `pc.less`: a scalar to compare with would load
+        # pandas, which stays.
+        hashes = hashes_of(table)
+        at = partial(_at, hashes)
+        start = bisect_left(range(table.num_rows), low or b"", key=at)
+        stop = table.num_rows if high is None else bisect_left(range(table.num_rows), high, key=at)
+        yield table.slice(start, stop - start).cast(SCHEMA)
+
+
+def _at(hashes: bytes, row: int) -> bytes:
+    return hashes[row * HASH_BYTES : (row + 1) * HASH_BYTES]

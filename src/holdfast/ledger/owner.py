@@ -36,23 +36,20 @@ class OwnerLock:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.token = path.name.removesuffix(_SUFFIX)
-        self._descriptor = descriptor
+        # Taken from the list by whoever closes it: several threads may give up at once, and a
+        # number closed twice may be another file's by then.
+        self._open = [descriptor]
         _live.add(self)
 
     def release(self, *, remove: bool = False) -> None:
         """Give the lock up; with `remove`, the file goes first, while nobody else can lock it."""
-        if self._descriptor < 0:
+        try:
+            descriptor = self._open.pop()
+        except IndexError:
             return
         if remove:
             self.path.unlink(missing_ok=True)
-        os.close(self._descriptor)
-        self._descriptor = -1
-
-    def forget_in_child(self) -> None:
-        """Close a forked child's copy. The parent's lock stays."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        os.close(descriptor)
 
     def __enter__(self) -> OwnerLock:
         """Hold the lock for a block."""
@@ -111,7 +108,7 @@ def _try_lock(descriptor: int) -> bool:
 
 def _after_fork_in_child() -> None:
     for lock in list(_live):
-        lock.forget_in_child()
+        lock.release()  # closes the child's copy; the parent's lock stays
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -158,12 +158,7 @@ class SettledFile:
 
     def hashes(self, number: int) -> bytes:
         """Return the hashes of a row group, one after the other."""
-        self._checked_group(number)
-        column = self._parquet.read_row_group(number, columns=["hash"]).column(0)
-        chunk = column.combine_chunks()
-        chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
-        start = chunk.offset * HASH_BYTES
-        return bytes(chunk.buffers()[1][start : start + len(chunk) * HASH_BYTES])
+        return hashes_of(self.table(number, columns=["hash"]))
 
     def table(self, number: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a row group, or some of its columns."""
@@ -185,6 +180,14 @@ class SettledFile:
             self._file = -1
 
 
+def hashes_of(table: pa.Table) -> bytes:
+    """Return the hashes of a row group's rows, one after the other."""
+    chunk = table.column("hash").combine_chunks()
+    chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
+    start = chunk.offset * HASH_BYTES
+    return bytes(chunk.buffers()[1][start : start + len(chunk) * HASH_BYTES])
+
+
 def _halves_of(hashes: bytes) -> _Halves:
     numbers_ = array("Q", hashes)
     if sys.byteorder == "little":
@@ -203,7 +206,7 @@ class SettledTable:
         self.generation = -1
         self._files: dict[str, SettledFile] = {}
         self._cache: OrderedDict[tuple[str, int], _Halves] = OrderedDict()
-        self._cached_bytes = 0
+        self.cached_bytes = 0
 
     def show(self, generation: int, layouts: Mapping[str, Layout], directory: Path) -> None:
         """Change to the files of another generation; those that stay keep what is cached.
@@ -215,8 +218,11 @@ class SettledTable:
             name: self._files.get(name) or SettledFile(directory / name, layout)
             for name, layout in layouts.items()
         }
-        for name in set(self._files) - set(files):
+        gone = set(self._files) - set(files)
+        for name in gone:
             self._files[name].close()
+        for key in [key for key in self._cache if key[0] in gone]:
+            self.cached_bytes -= _size_of(self._cache.pop(key))
         self._files, self.generation = files, generation
 
     def find(self, hashes: Iterable[SlotHash]) -> dict[SlotHash, Entry]:
@@ -255,9 +261,9 @@ class SettledTable:
         halves = self._cache.get((name, group))
         if halves is None:
             halves = self._cache[name, group] = _halves_of(file.hashes(group))
-            self._cached_bytes += _size_of(halves)
-            while self._cached_bytes > HASH_CACHE_BYTES:
-                self._cached_bytes -= _size_of(self._cache.popitem(last=False)[1])
+            self.cached_bytes += _size_of(halves)
+            while self.cached_bytes > HASH_CACHE_BYTES:
+                self.cached_bytes -= _size_of(self._cache.popitem(last=False)[1])
         else:
             self._cache.move_to_end((name, group))
         return halves
