@@ -50,12 +50,11 @@ ANSWERS: Final = {
     "q4": (
         ("store_name", "birthdate"),
         """select coalesce(store_name, cast(store_id as string)) as store_name, birthdate
-           from (select *, row_number() over (partition by store_id order by n desc, user_id)
-                     as place
+           from (select store_id, explode(max_by(user_id, struct(n, -user_id), 3)) as user_id
                  from (select store_id, user_id, count(*) as n from {kept}
-                       where user_id is not null group by store_id, user_id))
-               left join {stores} using (store_id) left join {users} using (user_id)
-           where place <= 3""",
+                       where user_id is not null group by store_id, user_id)
+                 group by store_id)
+               left join {stores} using (store_id) left join {users} using (user_id)""",
     ),
 }
 """Each answer's order and query, from what is kept of transactions and from the sums of items."""
