@@ -2,9 +2,13 @@
 
 import asyncio
 import gc
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.crash.workloads import SMALL, expected
+from tests.unit.plain_runs import answers_in, run_toy
 
 from holdfast._base.ids import Offset
 from holdfast.errors import DependencyMissing, UsageInvalid
@@ -49,29 +53,55 @@ def test_what_says_nothing_is_refused(url: str) -> None:
         opening.open_backend(url)
 
 
-def test_other_packages_bring_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Entry:
-        value = "package:factory"
+def install(root: Path, module: str, text: str, schemes: dict[str, str]) -> None:
+    """Lay out what an installer leaves of a package with a backend: a module, its metadata."""
+    (root / f"{module}.py").write_text(text)
+    facts = root / f"{module}-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    points = "".join(f"{scheme} = {module}:{name}\n" for scheme, name in schemes.items())
+    (facts / "entry_points.txt").write_text(f"[holdfast.queue_backends]\n{points}")
 
-        def __init__(self, made: object) -> None:
-            self.made = made
 
-        def load(self) -> object:
-            return lambda url: self.made
+def test_an_installed_package_brings_a_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its metadata alone, and a run goes over it: it is found, started, used and stopped."""
+    text = """
+from holdfast.log.memory import MemoryBackend
 
-    backend = MemoryBackend()
-    entries = {"good": [Entry(backend)], "bad": [Entry("no backend")]}
+made = []
 
-    def entry_points(*, group: str, name: str) -> list[Entry]:
-        assert group == "holdfast.queue_backends"
-        return entries.get(name, [])
+class Club(MemoryBackend):
+    def __init__(self, url):
+        super().__init__(url)
+        self.url, self.is_on, self.was_on = url, False, False
+        made.append(self)
 
-    monkeypatch.setattr(opening, "entry_points", entry_points)
-    assert opening.open_backend("good://x") is backend
-    with pytest.raises(UsageInvalid):
-        opening.open_backend("bad://x")
+    def start(self):
+        self.is_on = self.was_on = True
+
+    def stop(self):
+        self.is_on = False
+
+def wrong(url):
+    return "no backend"
+"""
+    install(tmp_path, "holdfast_club", text, {"club": "Club", "clubs": "wrong"})
+    with pytest.raises(DependencyMissing):
+        opening.open_backend("club://x/y?z=1")
+    monkeypatch.syspath_prepend(tmp_path)
+    backend = opening.open_backend("club://x/y?z=1")
+    assert vars(backend)["url"] == "club://x/y?z=1"
+    with pytest.raises(UsageInvalid, match="holdfast_club:wrong made str"):
+        opening.open_backend("clubs://x")
     with pytest.raises(DependencyMissing):
         opening.open_backend("unknown://x")
+    run_toy(tmp_path, config=replace(SMALL, log="club://run"))
+    assert answers_in(tmp_path / "out") == expected()
+    used = vars(sys.modules["holdfast_club"])["made"][-1]
+    assert (used.url, used.was_on, used.is_on) == ("club://run", True, False)
+    assert len(used._topics) == 2
 
 
 def test_a_store_that_was_given_is_not_closed() -> None:

@@ -12,8 +12,8 @@ from tests.unit.plain_runs import answers_in, run_toy
 
 from holdfast._base.ids import Offset
 from holdfast.engine.state import look
-from holdfast.errors import Damaged, LogUnreachable, UsageInvalid
-from holdfast.log.contract import Record, StoredRecord
+from holdfast.errors import Damaged, Fenced, LogUnreachable, UsageInvalid
+from holdfast.log.contract import Position, Record, StoredRecord
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.log.memory import MemoryBackend
 from holdfast.log.relayed import NUMBER_HEADER, READER_GROUP, RelayedBackend
@@ -103,6 +103,19 @@ def test_a_record_that_was_sent_twice_comes_once() -> None:
     assert numbers(remote) == [0, 1, 2, 3, 1, 2, 3, 4, 5]
 
 
+def test_an_owner_that_is_one_no_more_changes_nothing() -> None:
+    store, remote = filled(3), Forgetful()
+    fence = store.take_lease("t-0", "first")
+    log = RelayedBackend(store, remote, name=NAME, fetch_timeout_s=0.001, fence=fence)
+    log.commit_offset("t", "g", Offset(1))
+    store.take_lease("t-0", "second")
+    with pytest.raises(Fenced):
+        log.commit_offset("t", "g", Offset(2))
+    with pytest.raises(Fenced):
+        log.produce("t", Record(b"late"))
+    assert (log.get_committed_offset("t", "g"), log.bounds("t")) == (1, (0, 3))
+
+
 def test_a_log_that_lost_everything_is_filled_again() -> None:
     store = filled(6)
     assert taken(over(store, Forgetful()), 0, 4) == [0, 1, 2, 3]
@@ -120,13 +133,132 @@ def test_a_log_that_lost_some_is_filled_up() -> None:
     assert sorted(set(numbers(remote))) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_hint_beyond_the_end_is_no_harm() -> None:
+@pytest.mark.parametrize("first", [1, 3])
+def test_what_an_idempotent_log_holds_further_up_is_found_there(first: int) -> None:
+    """It takes no id twice, so a sending does not bring it to where the reader is."""
+    store, remote = filled(6), MemoryBackend()
+    remote.create_topic(REMOTE)
+    over(store, remote)._send(REMOTE, 0, store.read_records("t", 0, Offset(first), 6 - first))
+    assert taken(over(store, remote)) == [0, 1, 2, 3, 4, 5]
+    assert sorted(numbers(remote)) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_store_from_a_backup_finds_what_an_idempotent_log_still_holds() -> None:
+    """The log was told to begin behind what the older store wants once more."""
+    store, remote = filled(4), MemoryBackend()
+    first = over(store, remote)
+    assert taken(first) == [0, 1, 2, 3]
+    remote.register_group(REMOTE, "somebody else")
+    first.commit_offset("t", "g", Offset(4))
+    assert remote.get_committed_offset(REMOTE, READER_GROUP) == 4
+    assert numbers(remote) == [0, 1, 2, 3]
+    assert taken(over(filled(4), remote)) == [0, 1, 2, 3]
+
+
+def test_a_log_that_begins_anew_under_its_reader_is_filled_again() -> None:
+    """As a broker in memory that was killed and started again."""
+    log = over(filled(32), Forgetful())
+    assert taken(log, 0, 30) == [*range(30)]
+    log._remote = Forgetful()
+    log._remote.create_topic(REMOTE)
+    assert taken(log, 30) == [30, 31]
+
+
+def test_a_hint_beyond_what_is_wanted_is_no_harm() -> None:
     store, remote = filled(4), Forgetful()
     first = over(store, remote)
     assert taken(first, 0, 2) == [0, 1]
+    first.commit_offset("t", "g", Offset(2))
     assert taken(first, 2, 2) == [2, 3]
     assert remote.get_committed_offset(REMOTE, READER_GROUP) == 2
     assert taken(over(store, remote), 0, 2) == [0, 1]  # behind the hint: sent a second time
+
+
+def test_the_log_is_told_what_was_committed_not_what_was_read() -> None:
+    """What was read and not committed may be lost with its reader, so the log keeps it."""
+    store, remote = filled(6), Forgetful()
+    log = over(store, remote)
+    log.register_group("t", "slow")
+    assert taken(log, 0, 4) == [0, 1, 2, 3]
+    assert taken(log, 4, 2) == [4, 5]
+    assert (remote.get_committed_offset(REMOTE, READER_GROUP), numbers(remote)) == (0, [*range(6)])
+    log.commit_offset("t", "g", Offset(6))
+    assert (remote.get_committed_offset(REMOTE, READER_GROUP), numbers(remote)) == (0, [*range(6)])
+    log.commit_offset("t", "slow", Offset(6))
+    assert (remote.get_committed_offset(REMOTE, READER_GROUP), numbers(remote)) == (6, [])
+
+
+def test_the_log_is_told_once_a_batch_at_most_until_all_is_done() -> None:
+    """A reader that commits each record does not cost the broker two requests each."""
+    told: list[int] = []
+
+    class Counting(Forgetful):
+        def commit_offset(
+            self, topic: str, group: str, offset: Offset, *, partition: int = 0
+        ) -> None:
+            told.append(offset)
+            super().commit_offset(topic, group, offset, partition=partition)
+
+    log = over(filled(7), Counting())
+    assert taken(log) == [*range(7)]
+    for done in range(1, 8):
+        log.commit_offset("t", "g", Offset(done))
+    assert told == [2, 4, 6, 7]
+    store = filled(1)
+    log = over(store, Counting())
+    assert taken(log) == [0]
+    store.create_topic("out", 1)
+    log.produce_and_commit("out", [Record(b"x")], [Position("t", 0, "g", Offset(1))])
+    assert told == [2, 4, 6, 7, 1]
+
+
+def test_what_was_read_and_not_taken_is_read_again_from_there() -> None:
+    """As the engine does: it reads many references, and plans those that make one batch."""
+    asked: list[int] = []
+
+    class Watched(Forgetful):
+        def fetch_batch(
+            self,
+            topic: str,
+            offset: Offset,
+            *,
+            count: int,
+            partition: int = 0,
+            timeout_s: float = 0.0,
+        ) -> list[StoredRecord]:
+            asked.append(offset)
+            assert count == 2
+            return super().fetch_batch(
+                topic, offset, count=count, partition=partition, timeout_s=timeout_s
+            )
+
+    log = over(filled(6), Watched())
+    assert taken(log) == [*range(6)]
+    asked.clear()
+    assert taken(log, 3) == [3, 4, 5]
+    assert asked == [3, 5]
+
+
+def test_truncation_drops_there_too_once_all_was_read() -> None:
+    """By another process too, for which a crash left everything there."""
+    store, remote = filled(4), Forgetful()
+    assert taken(over(store, remote)) == [0, 1, 2, 3]
+    store.advance_offset("t", 0, "g", Offset(3))
+    later = over(store, remote)
+    assert later.truncate_before("t", Offset(4)) == 3
+    assert numbers(remote) == [0, 1, 2, 3]
+    store.advance_offset("t", 0, "g", Offset(4))
+    assert later.truncate_before("t", Offset(4)) == 4
+    assert numbers(remote) == []
+    assert remote.bounds(REMOTE) == (4, 4)
+
+
+def test_truncation_makes_no_topic_on_a_log_that_never_had_it() -> None:
+    store, remote = filled(1), MemoryBackend()
+    store.advance_offset("t", 0, "g", Offset(1))
+    assert over(store, remote).truncate_before("t", Offset(1)) == 1
+    with pytest.raises(UsageInvalid):
+        remote.partitions(REMOTE)
 
 
 def test_what_others_put_there_is_passed_over() -> None:

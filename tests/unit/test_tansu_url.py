@@ -41,6 +41,7 @@ def test_urls_of_all_storages() -> None:
         "tansu+memory://p?secret_key=canary-577",
         "tansu+memory://p?port=none",
         "tansu+memory://p?port=70000",
+        "tansu+memory://p?port=80.5",
     ],
 )
 def test_what_says_nothing_is_refused(url: str) -> None:

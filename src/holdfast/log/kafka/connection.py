@@ -45,6 +45,8 @@ _PASSING = frozenset(
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001 - as above
         KafkaError._WAIT_COORD,  # noqa: SLF001 - as above
         KafkaError._RESOLVE,  # noqa: SLF001 - as above
+        # Of a topic that was seen before: a broker that has just started does not know it yet.
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

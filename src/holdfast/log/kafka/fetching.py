@@ -81,7 +81,7 @@ class Fetching:
             if reader is not None:
                 self._idle.remove(reader)
         if reader is None:
-            reader = reader_of(self._connection.settings, topic, partition)
+            reader = reader_of(self._connection.settings, topic, partition, self._clock)
         try:
             yield reader
         except BaseException:  # even when interrupted: where it stands is unknown
@@ -101,19 +101,32 @@ class Fetching:
         How far the log reaches is asked only if `count` records are not known to be there.
         """
         end = self._ends.get((reader.topic, reader.partition), 0)
+        if offset == end == reader.position:
+            # It stands at the end as last seen: what came since is on its way to it.
+            left_s = deadline_s - self._clock.monotonic_s()
+            found = self._await(reader, offset, count, left_s) if left_s > 0 else []
+            if found:
+                return found
         if offset + count > end:
             end = self._ask(reader)[1]
         if offset < end:
             return self._collect(reader, offset, min(count, end - offset), end)
         while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
-            if offset == end:
-                # The broker answers this as soon as there is a record.
-                if found := self._take(reader, offset, 1, min(left_s, SLICE_S)):
-                    return found + self._take(reader, reader.position, count - 1, 0.0)
+            if offset in (end, reader.position):
+                if found := self._await(reader, offset, count, left_s):
+                    return found
             else:
                 self._connection.rest(min(left_s, RETRY_MIN_S))
                 end = max(end, min(self._ask(reader)[1], offset))
         return []
+
+    def _await(self, reader: Reader, offset: int, count: int, left_s: float) -> list[StoredRecord]:
+        """Take what comes next; the broker answers as soon as there is a record."""
+        found = self._take(reader, offset, 1, min(left_s, SLICE_S))
+        if found:
+            found += self._take(reader, reader.position, count - 1, 0.0)
+            self.saw(reader.topic, reader.partition, reader.position)
+        return found
 
     def _collect(self, reader: Reader, offset: int, count: int, end: int) -> list[StoredRecord]:
         """Take records that are there, across a broker's restart if need be."""

@@ -9,6 +9,7 @@ and a prefix holds no `_`. Two topics never share a name on the broker.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from holdfast._base.ids import digest
 
@@ -31,8 +32,9 @@ def _written(text: str) -> str:
     return "".join(parts)
 
 
+@lru_cache(maxsize=1024)
 def topic_name(prefix: str, topic: str) -> str:
-    """Return what `topic` is called on the broker."""
+    """Return what `topic` is called on the broker. Every batch asks, so the last are kept."""
     name = f"{prefix}.{_written(topic)}"
     if len(name) <= NAME_MAX:
         return name

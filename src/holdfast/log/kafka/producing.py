@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from holdfast._base.ids import Offset
-from holdfast.errors import UsageInvalid
+from holdfast.errors import HoldfastError, UsageInvalid
 from holdfast.log.contract import Record
 from holdfast.log.kafka.connection import TIMED_OUT, Connection
 from holdfast.log.kafka.reader import BATCH_RECORDS_MAX, ID_HEADER
@@ -43,15 +43,17 @@ class Producing:
         failed: list[KafkaError] = []
 
         def told(error: KafkaError | None, message: Message) -> None:
-            if error is None:
-                offsets.append(message.offset())
+            offset = message.offset()
+            if error is None and offset is not None:
+                offsets.append(offset)
             else:
-                failed.append(error)
+                # The client takes "duplicate" for success. A broker that died between noting a
+                # batch and storing it says so too, when the batch comes again.
+                failed.append(error or KafkaError(KafkaError.DUPLICATE_SEQUENCE_NUMBER))
 
         with self._producing:
             producer = self._producer = self._producer or self._connect()
-            for record in records:
-                self._enqueue(producer, name, partition, record, told)
+            self._enqueue(producer, name, partition, records, told)
             while producer.flush(SLICE_S):
                 pass
             if failed or len(offsets) != len(records):
@@ -77,24 +79,31 @@ class Producing:
         )
 
     def _enqueue(
-        self, producer: Producer, name: str, partition: int, record: Record, told: Told
+        self, producer: Producer, name: str, partition: int, records: Sequence[Record], told: Told
     ) -> None:
-        key, headers = record.key or None, _headers_of(record)
-        while True:
-            try:
-                producer.produce(name, record.value, key, partition, told, headers=headers)
-            except BufferError:
-                producer.poll(SLICE_S)  # the batch is larger than what the client holds
-            except KafkaException as error:
-                self._drop(producer)
-                cause = error.args[0]
-                if cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    what = f"a record of {len(record.value)} bytes is larger than the log takes"
-                    remedy = "Put the data into a blob and send its name."
-                    raise UsageInvalid(what=what, remedy=remedy) from error
-                raise self._connection.trouble(cause) from error
-            else:
-                return
+        produce = producer.produce
+        for record in records:
+            value, key = record.value, record.key or None
+            headers = _headers_of(record) if record.headers or record.record_id else None
+            while True:
+                try:
+                    if headers is None:  # which is quicker
+                        produce(name, value, key, partition, told)
+                    else:
+                        produce(name, value, key, partition, told, headers=headers)
+                    break
+                except BufferError:
+                    producer.poll(SLICE_S)  # the batch is larger than what the client holds
+                except KafkaException as error:
+                    self._drop(producer)
+                    raise self._refusal(record, error.args[0]) from error
+
+    def _refusal(self, record: Record, cause: KafkaError) -> HoldfastError:
+        if cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            what = f"a record of {len(record.value)} bytes is larger than the log takes"
+            remedy = "Put the data into a blob and send its name."
+            return UsageInvalid(what=what, remedy=remedy)
+        return self._connection.trouble(cause)
 
     def _drop(self, producer: Producer) -> None:
         """Forget a producer with all it holds: nothing of an interrupted batch is sent later."""
@@ -109,10 +118,8 @@ class Producing:
         raise self._connection.trouble(cause, told=told)
 
 
-def _headers_of(record: Record) -> Headers | None:
-    """Return what a record carries besides key and value; None, which is quicker, if nothing."""
-    if not record.headers and not record.record_id:
-        return None
+def _headers_of(record: Record) -> Headers:
+    """Return what a record carries besides key and value."""
     if ID_HEADER in record.headers:
         remedy = "Give the id as record_id, or name the header otherwise."
         raise UsageInvalid(what=f"a record has a header {ID_HEADER}", remedy=remedy)

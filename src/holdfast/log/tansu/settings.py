@@ -135,7 +135,7 @@ def _number(options: Mapping[str, str], name: str, default: float, most: float) 
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 < number <= most:
+    if not 0 < number <= most or (name == "port" and number != int(number)):
         remedy = f"Give a number from 1 to {most:g}."
         raise UsageInvalid(what=f"{name}={text} in a tansu URL", remedy=remedy)
     return number
