@@ -185,6 +185,28 @@ def test_a_consumer_timeout_is_no_attempt(broker: Broker) -> None:
     assert (queue.depth(), queue.dead_letters()) == (0, [])
 
 
+def test_an_ack_that_is_lost_with_its_channel_holds_up_no_later_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a channel that dies between an ack and its sending keeps back no ack of the next one.
+
+    Method: the first ack wakes nobody, as if the channel's end had come first. The broker's
+    time-out ends the channel; the message comes again, and this ack must be sent.
+    """
+    queue = make_queue(broker)
+    seen: list[bytes] = []
+    consumer = queue.consume(lambda message: seen.append(message.body), prefetch=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer, "_nudge", lambda: None)
+        queue.publish(*bodies("one"))
+        until(lambda: len(consumer._settled) == 1, "its ack waits to be sent")
+    until(lambda: seen == [b"one"] * 2, "it came again")
+    queue.publish(*bodies("two"))
+    until(lambda: seen == [b"one", b"one", b"two"], "its ack made room for the next")
+    consumer.stop()
+    assert queue.depth() == 0
+
+
 def test_a_full_window_waits_for_acks(broker: Broker) -> None:
     queue = make_queue(broker)
     held: list[Handle] = []

@@ -175,12 +175,15 @@ class Consumer:
         cast(Any, underlay).on_consumer_cancel_callbacks.add(lambda _: gone.set())
         self._channels = generation = self._channels + 1
         self._channel, self._wake = underlay, asyncio.Event()
+        # Whoever settled last may have woken the former channel's sender, which is gone: without
+        # this nobody would wake ours.
+        self._wake.set()
         sender = asyncio.create_task(self._send_settled(generation))
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._begin(channel, underlay, generation)
             while not await self._is_over(gone):
-                await self._link.declare_queue(self._spec)  # its neighbours have no consumer
+                await self._link.keep_queue(self._spec)
         except BROKEN as error:
             self._tell(
                 "broken", {"queue": self._spec.name, "error": self._link.address.safe(error)}

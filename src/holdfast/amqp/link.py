@@ -28,6 +28,7 @@ from aiormq import spec
 from holdfast._base.clock import Clock
 from holdfast.amqp.address import Address
 from holdfast.amqp.contract import Message
+from holdfast.amqp.names import dead_queue, retry_queue
 from holdfast.amqp.topology import QueueSpec, declarations, version_of
 from holdfast.errors import (
     BrokerRefused,
@@ -239,6 +240,18 @@ class Link:
         async with self._channel_for(spec.name, deadline) as channel:
             for name, arguments in declarations(spec, await self._version()).items():
                 await channel.declare_queue(name, durable=True, arguments=arguments)
+
+    async def keep_queue(self, spec: QueueSpec) -> None:
+        """Keep the neighbours of a queue from expiring: they have no consumer.
+
+        Declaring a quorum queue again does not count as its use (3.10), a get does. What it gets
+        is never acked, so it goes back to its place. Raises as `declare_queue`.
+        """
+        await self.declare_queue(spec)
+        async with self._channel_for(spec.name, None) as channel:
+            for name in (retry_queue(spec.name), dead_queue(spec.name)):
+                queue = await channel.get_queue(name, ensure=False)
+                await queue.get(fail=False)
 
     async def _version(self) -> tuple[int, ...]:
         connection = await self.connection(self.deadline())
