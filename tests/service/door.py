@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,12 @@ ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
 ENDS = [("sales", "", 3), ("sales", "b", 1), ("shops", "", 1), ("notes", "", 1)]
 CSV = {"Content-Type": "text/csv"}
+HEADER = b"shop,amount\n"
+
+
+def document_of(size: int, fill: bytes = b"x", header: bytes = HEADER) -> bytes:
+    """Return a document of so many bytes: only its header is looked at when it is handed in."""
+    return (header + fill * (size // len(fill) + 1))[:size]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -47,6 +55,13 @@ def wait_for(condition: Callable[[], Any], what: str = "it", wait_s: float = WAI
             return found
         time.sleep(0.02)
     raise AssertionError(f"{what} did not happen within {wait_s} s")
+
+
+def answer_on(line: socket.socket) -> tuple[int, bytes]:
+    """Return status and body of one whole answer: its head and its body may come apart."""
+    answer = HTTPResponse(line)
+    answer.begin()
+    return answer.status, answer.read()
 
 
 def command(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

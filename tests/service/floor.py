@@ -22,7 +22,7 @@ from holdfast.intake.upload import put_chunk, put_end
 from holdfast.store.contract import Store
 from holdfast.store.rows import Chunk, ChunkKind, End, NewRun, RunState, SenderDecl
 
-SMALL = Config(batch_bytes=400, batch_chunks=4, lease_patience_s=1.0)
+SMALL = Config(batch_bytes=400, batch_chunks=4, piece_rows_max=2, lease_patience_s=1.0)
 Rows = list[dict[str, Any]]
 Sales = list[tuple[str, int]]
 Answers = dict[str, Counter[tuple[str, ...]]]

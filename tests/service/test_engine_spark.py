@@ -11,6 +11,7 @@ import pytest
 from tests.service import shop
 from tests.service.processes import Process, all_gone, children_of, until
 
+from holdfast._base.ids import RunId, digest
 from holdfast.engine.state import Shared, share
 from holdfast.spark.load import load_pipeline
 from holdfast.store.rows import RunState
@@ -98,7 +99,7 @@ def test_runs_of_all_formats_side_by_side_and_each_fails_alone(place: Place) -> 
     below = children_of(engine.pid)
     assert len(below) >= 2, "Spark's process and its JVM"
     engine.signal(signal.SIGTERM)
-    assert engine.wait(15) == 0, engine.text
+    assert engine.wait(60) == 0, engine.text  # Spark ends slowly on a busy machine
     until("nothing of it is left", partial(all_gone, below), 10)
 
 
@@ -116,3 +117,23 @@ def test_killed_it_leaves_no_jvm_and_the_next_one_ends_the_runs(place: Place) ->
     until("all runs are over", lambda: set(place.states().values()) == {"COMPLETING"}, 200)
     for client in ("a", "b"):
         assert place.report(client) == shop.expected(sales)
+
+
+def test_a_small_run_ends_while_a_large_one_is_far_from_it(place: Place) -> None:
+    """The large one came first, with fifty batches; the small one comes in when one is done."""
+    sales = [(f"s{n % 3}", n) for n in range(50)]
+    place.run("large", *((shop.document([one], "csv"), "csv") for one in sales))
+    large = RunId(digest("run", "large", "key"))
+    engine = place.engine(HOLDFAST_BATCH_CHUNKS="1")
+
+    def done() -> int:
+        return len(place.store.list_work(large, committed=True))
+
+    until("the large one has begun", lambda: done() > 0, 120)
+    place.run("small", (shop.document(sales[:10], "csv"), "csv"))
+    until("the small one is complete", lambda: place.states()["small"] == "COMPLETING", 120)
+    assert done() < 40, "it waited behind the other's size"
+    assert place.states()["large"] == RunState.OPEN
+    assert place.report("small") == shop.expected(sales[:10])
+    until("so is the large one", lambda: place.states()["large"] == "COMPLETING", 200)
+    assert place.report("large") == shop.expected(sales), engine.text

@@ -242,6 +242,19 @@ def test_a_chunk_with_a_wrong_head_is_refused(
     assert document(client, run)["tables"][0]["received"] == 0
 
 
+@pytest.mark.parametrize("text", [b"a,1\n", b"amount,shop\n1,a\n", b"shop\na\n"])
+def test_a_chunk_without_its_header_is_refused_at_once(
+    gateway: Gateway, client: httpx.Client, text: bytes
+) -> None:
+    run = create(client)
+    answer = put(client, run, text)
+    assert code_of(answer, 422) == "DOCUMENT_REFUSED"
+    assert "shop,amount" in answer.json()["message"]
+    assert document(client, run)["tables"][0]["received"] == 0
+    assert list((gateway.state / "blobs" / "chunks" / run).rglob("*-*")) == []
+    assert put(client, run, TEXT).status_code == 201
+
+
 def test_a_sender_or_table_that_was_not_declared_is_refused(client: httpx.Client) -> None:
     run = create(client)
     assert code_of(put(client, run, TEXT, table="nothing"), 400) == "USAGE_INVALID"

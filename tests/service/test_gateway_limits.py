@@ -20,9 +20,11 @@ from tests.service.door import (
     CSV,
     Gateway,
     add_client,
+    answer_on,
     checksum,
     create,
     document,
+    document_of,
     end,
     put,
     serving,
@@ -32,6 +34,8 @@ from tests.service.door import (
 )
 
 from holdfast._base.ids import RunId
+from holdfast.intake.ddl import column_names
+from holdfast.spark.load import load_pipeline
 
 TEXT = b"shop,amount\na,1\n"
 PARQUET = {"Content-Type": "application/vnd.apache.parquet"}
@@ -80,11 +84,11 @@ def test_quotas_of_one_client_are_not_those_of_another(tmp_path: Path) -> None:
             assert put(client, run, TEXT, ordinal=ordinal).status_code == 201
         refused(put(client, run, TEXT, ordinal=3), 429, "QUOTA_REACHED")
         assert put(client, run, TEXT, ordinal=2).status_code == 200
-        assert put(client, other, b"x" * 60, ordinal=1).status_code == 201
+        assert put(client, other, document_of(60), ordinal=1).status_code == 201
         refused(put(client, other, TEXT, ordinal=2), 429, "QUOTA_REACHED")
         with gateway.client(east) as others:
             theirs = create(others)
-            assert put(others, theirs, b"y" * 200).status_code == 201
+            assert put(others, theirs, document_of(200)).status_code == 201
         client.post(f"/v1/runs/{other}/cancel")
         assert create(client, "c")
 
@@ -103,7 +107,7 @@ def test_requests_sent_at_once_on_one_line_are_answered_in_turn(tmp_path: Path) 
     """Pipelined: the body of the second is its own, whatever became of the first."""
     with one_client(tmp_path) as (gateway, client):
         run = create(client)
-        data = b"x" * 300_000
+        data = document_of(300_000)
         refused_head = head_of(client, run, 10, ordinal=1).replace(b"text/csv", b"text/none")
         good = head_of(client, run, len(data), ordinal=2)
         good = good.replace(b"0" * 64, checksum(data).encode())
@@ -126,7 +130,7 @@ def test_a_body_without_a_length_is_cut_at_its_limit(tmp_path: Path) -> None:
         endless = client.put(path, headers=headers, content=(b"x" * 65536 for _ in range(64)))
         refused(endless, 413, "BODY_TOO_LARGE")
         assert blobs_of(gateway) == []
-        data = b"x" * (1 << 20)
+        data = document_of(1 << 20)
         whole = {**CSV, "Holdfast-Checksum": checksum(data)}
         pieces = (data[at : at + 9999] for at in range(0, len(data), 9999))
         assert client.put(path, headers=whole, content=pieces).status_code == 201
@@ -152,9 +156,9 @@ def test_an_upload_that_is_too_slow_is_refused_and_leaves_nothing(tmp_path: Path
             line.sendall(head_of(client, run, 1 << 20) + b"x" * 1000)
             wait_for(lambda: blobs_of(gateway), "the first bytes on disk")
             assert put(client, run, TEXT, ordinal=2).status_code == 201
-            answer = line.recv(65536)
-        assert answer.startswith(b"HTTP/1.1 408 "), answer
-        assert b"UPLOAD_SLOW" in answer
+            status, body = answer_on(line)
+        assert status == 408, body
+        assert b"UPLOAD_SLOW" in body
         wait_for(lambda: len(blobs_of(gateway)) == 1, "the end of what was written")
         assert document(client, run)["tables"][0]["received"] == 1
 
@@ -215,7 +219,7 @@ def test_blanks_between_two_requests_do_not_hold_a_line(tmp_path: Path) -> None:
         line = socket.create_connection(("127.0.0.1", gateway.port), 60)
         with line:
             line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert line.recv(4096).startswith(b"HTTP/1.1 200")
+            assert answer_on(line)[0] == 200
             line.settimeout(0.2)
 
             def is_cut() -> bool:
@@ -313,7 +317,7 @@ def test_a_disk_is_never_filled_by_uploads(tmp_path: Path) -> None:
         more = {"HOLDFAST_DISK_FLOOR_BYTES": "6MiB"}
         with one_client(disk.path, None, **more) as (gateway, client):
             run = create(client)
-            data = os.urandom(1 << 20)
+            data = document_of(1 << 20, os.urandom(1 << 20))
             codes = []
             for ordinal in range(1, 30):
                 answer = put(client, run, data, ordinal=ordinal)
@@ -338,7 +342,7 @@ def test_a_disk_that_is_full_in_the_middle_of_an_upload_loses_nothing(tmp_path: 
         more = {"HOLDFAST_DISK_FLOOR_BYTES": "0"}
         with one_client(disk.path, None, **more) as (gateway, client):
             run = create(client)
-            data = os.urandom(1 << 20)
+            data = document_of(1 << 20, os.urandom(1 << 20))
             bound = []
             for ordinal in range(1, 20):
                 headers = {**CSV, "Holdfast-Checksum": checksum(data)}
@@ -364,7 +368,9 @@ def test_memory_does_not_grow_with_what_is_sent(tmp_path: Path) -> None:
     """
     with one_client(tmp_path, None, pipeline="coffee") as (gateway, client):
         run = create(client)
-        data = os.urandom(64 << 20)
+        columns = column_names(load_pipeline("coffee").spec().table("transactions").schema)
+        header = ",".join(columns).encode() + b"\n"
+        data = document_of(64 << 20, os.urandom(64 << 20), header)
         token = client.headers["authorization"].removeprefix("Bearer ")
 
         def send(ordinal: int) -> int:
@@ -390,7 +396,7 @@ def test_two_gateways_on_one_state_bind_a_chunk_once(tmp_path: Path) -> None:
             def both(ordinal: int) -> list[int]:
                 with ThreadPoolExecutor(2) as pool:
                     found = [
-                        pool.submit(put, client, run, data * 5000, ordinal=ordinal)
+                        pool.submit(put, client, run, document_of(5000, data), ordinal=ordinal)
                         for client, data in ((one, b"a"), (two, b"b"))
                     ]
                 return sorted(answer.result().status_code for answer in found)

@@ -34,6 +34,7 @@ from tests.service.door import (
     command,
     create,
     document,
+    document_of,
     put,
     send_all,
     serving,
@@ -326,7 +327,7 @@ def test_tls_serves_the_same(tmp_path: Path) -> None:
         url, headers = f"https://127.0.0.1:{gateway.port}", {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=url, headers=headers, verify=known) as client:
             run = create(client)
-            data = b"x" * 3_000_000
+            data = document_of(3_000_000)
             assert put(client, run, data).status_code == 201
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://127.0.0.1:{gateway.port}/healthz")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,15 @@ from tests.service.floor import (
 )
 from tests.service.processes import until
 
+from holdfast._base.ids import START
+from holdfast.config import Config
 from holdfast.engine.events import Event, EventKind
 from holdfast.engine.executor import BatchWork, Executor, SeriesWork
 from holdfast.engine.serve import Halt, ServedEngine, Telling
 from holdfast.engine.state import Shared, share
 from holdfast.errors import Fenced, HoldfastError, SparkNotStarted, StageFailed
+from holdfast.log.embedded import EmbeddedBackend
+from holdfast.store.contract import ingress_topic
 from holdfast.store.leases import ENGINE_RESOURCE
 from holdfast.store.rows import ReadyRun, RunState
 from holdfast.testing.plain import PlainExecutor
@@ -45,14 +51,17 @@ class Floor:
         self._thread: threading.Thread | None = None
 
     def start(
-        self, before: Before | None = None, executor: Callable[[], Executor] | None = None
+        self,
+        before: Before | None = None,
+        executor: Callable[[], Executor] | None = None,
+        config: Config = SMALL,
     ) -> None:
         pipeline = make_pipeline()
         engine = ServedEngine(
             self.shared,
             pipeline.spec(),
             executor or (lambda: PlainExecutor(pipeline, before)),
-            config=SMALL,
+            config=config,
             telling=Telling(
                 self.said.append,
                 lambda run, event: self.events.append((run.client, event)),
@@ -98,6 +107,28 @@ def opened(root: Path) -> Iterator[Floor]:
 
 def is_of(work: BatchWork | SeriesWork, client: str) -> bool:
     return f"/{run_id_of(client)}/" in work.directory
+
+
+def test_references_of_all_runs_travel_over_the_log_of_the_settings(
+    floor: Floor, tmp_path: Path
+) -> None:
+    """Each run has its own topics there, and what was committed is dropped."""
+    path = tmp_path / "elsewhere.db"
+    floor.start(config=replace(SMALL, log=path.as_uri()))
+    for client in ("a", "b"):
+        hand_in(floor.shared, client)
+    floor.until_states(a="COMPLETING", b="COMPLETING")
+    floor.end()
+    for client in ("a", "b"):
+        check(floor.root, floor.store, client)
+    assert (floor.errors, floor.troubles) == ([], [])
+    log = EmbeddedBackend(path)
+    log.start()
+    for client in ("a", "b"):
+        topic = f"{floor.store.store_id()}/{ingress_topic(run_id_of(client), 1)}"
+        first, end = log.bounds(topic)
+        assert first == end > 0
+    log.stop()
 
 
 def test_chunks_that_come_while_it_works_are_found(floor: Floor) -> None:
@@ -166,7 +197,8 @@ def test_several_works_are_under_way_and_never_two_of_one_run(floor: Floor) -> N
 def test_a_stage_that_fails_fails_its_own_run_with_the_users_line(floor: Floor) -> None:
     def before(work: BatchWork | SeriesWork) -> None:
         if is_of(work, "bad"):
-            raise StageFailed(stage="doubled", where="pipe.py:7", error="ValueError: no")
+            error = f"ValueError: no number in {floor.root}/blobs/chunks/1"
+            raise StageFailed(stage="doubled", where="pipe.py:7", error=error)
 
     for client in ("a", "bad", "b"):
         hand_in(floor.shared, client)
@@ -175,20 +207,72 @@ def test_a_stage_that_fails_fails_its_own_run_with_the_users_line(floor: Floor) 
     run = floor.store.read_run(run_id_of("bad"))
     assert run is not None
     assert "pipe.py:7" in (run.error or "")
+    assert "no number in blobs/chunks/1" in (run.error or ""), "clients read it"
     check(floor.root, floor.store, "a")
     check(floor.root, floor.store, "b")
     assert [client for client, _ in floor.troubles] == ["bad"]
 
 
-def test_a_damaged_chunk_holds_up_its_own_run_only(floor: Floor) -> None:
+@pytest.mark.parametrize("how", ["altered", "cut", "gone"])
+def test_a_damaged_chunk_fails_its_own_run_only_and_says_so(floor: Floor, how: str) -> None:
+    """Nobody can hand the same chunk in again: its client hears that a new run is needed."""
     run_id = hand_in(floor.shared, "hurt")
     hand_in(floor.shared, "a")
-    chunk = floor.store.list_chunks(run_id, "sales")[0]
-    (floor.shared.directory.blobs / chunk.location).write_text("shop,amount\ns1,9\n")
+    path = floor.shared.directory.blobs / floor.store.list_chunks(run_id, "sales")[0].location
+    match how:
+        case "altered":
+            path.write_text("shop,amount\ns1,9\n")
+        case "cut":
+            path.write_bytes(path.read_bytes()[:-1])
+        case _:
+            path.unlink()
     floor.start()
-    floor.until_states(hurt="OPEN", a="COMPLETING")
+    floor.until_states(hurt="FAILED", a="COMPLETING")
     until("somebody is told", lambda: bool(floor.troubles), 30)
-    assert {(client, error.code) for client, error in floor.troubles} == {("hurt", "DAMAGED")}
+    assert {(client, error.code) for client, error in floor.troubles} == {("hurt", "RUN_FAILED")}
+    run = floor.store.read_run(run_id)
+    assert run is not None
+    error = run.error or ""
+    assert error.startswith("[DAMAGED] blobs/chunks/")
+    assert "start a new run" in error
+    assert str(floor.root) not in error, "clients read it"
+    [told] = EmbeddedBackend(floor.store).fetch_batch("notices/hurt", START, count=9)
+    notice = json.loads(told.record.value)
+    assert (notice["type"], notice["error"]) == ("run.failed", error)
+    check(floor.root, floor.store, "a")
+
+
+def test_a_damaged_committed_file_fails_its_run(floor: Floor) -> None:
+    """What a batch wrote is altered before the results are made of it."""
+    hand_in(floor.shared, "a")
+    run_id = hand_in(floor.shared, "hurt")
+
+    def before(work: BatchWork | SeriesWork) -> None:
+        if isinstance(work, BatchWork) and work.segment == 2 and is_of(work, "hurt"):
+            for file in floor.store.read_manifest(run_id, "doubled"):
+                path = floor.root / file.path
+                path.write_bytes(path.read_bytes()[:-1])
+
+    floor.start(before)
+    floor.until_states(hurt="FAILED", a="COMPLETING")
+    assert (getattr(floor.store.read_run(run_id), "error", None) or "").startswith(
+        "[DAMAGED] runs/"
+    )
+
+
+def test_uploads_that_are_all_away_are_waited_for(floor: Floor) -> None:
+    """A directory that is not there is a disk that is not there: no run is failed for that."""
+    run_id = hand_in(floor.shared, "a")
+    uploads = floor.shared.directory.blobs / "chunks"
+    away = uploads.rename(uploads.with_name("away"))
+    floor.start()
+    until("somebody is told", lambda: bool(floor.troubles), 30)
+    assert {error.code for _, error in floor.troubles} == {"DAMAGED"}
+    assert states(floor.store) == {"a": "OPEN"}
+    away.rename(uploads)
+    floor.until_states(a="COMPLETING")
+    assert run_id
+    check(floor.root, floor.store, "a")
 
 
 def test_a_run_that_is_cancelled_is_let_go(floor: Floor) -> None:

@@ -130,6 +130,20 @@ def test_one_that_does_not_end_in_time_is_killed(state: Path, start: Start) -> N
     assert up.said("deaf has not ended: it is killed")
 
 
+def test_what_a_killed_part_leaves_is_gone_too(state: Path, start: Start) -> None:
+    """Spark's processes outlive a killed engine by a moment; others might for good."""
+    sleep = "[sys.executable, '-c', 'import time; time.sleep(600)']"
+    ignore = "signal.signal(15, signal.SIG_IGN)"
+    leave = f"import signal, subprocess, sys, time\n{ignore}\nsubprocess.Popen({sleep})\n"
+    up = start(engine(state), f"leaver=-c:{leave}print('deaf', flush=True)\ntime.sleep(600)")
+    up.until_said("leaver ", "| deaf")
+    below = children_of(up.pid)
+    assert len(below) == 3
+    up.signal(signal.SIGTERM)
+    assert up.wait(12) == 0, up.text
+    assert all_gone(below)
+
+
 def test_parts_die_with_their_supervisor(state: Path, start: Start) -> None:
     up = start(engine(state))
     up.until_said("active, epoch 1")

@@ -18,7 +18,8 @@ from holdfast._base.clock import Clock
 from holdfast.blobs.contract import BlobWriter
 from holdfast.errors import BodyTooLarge, FormatRefused, UploadSlow, UsageInvalid
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.limits import Pace, check_size
+from holdfast.gateway.limits import Pace
+from holdfast.intake.limits import check_size
 
 JSON_BYTES = 64 * 1024
 """Largest JSON body. A declaration of a thousand senders fits."""

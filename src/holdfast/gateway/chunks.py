@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
@@ -33,9 +32,9 @@ from holdfast.gateway.entrance import (
     TablePath,
     body_of,
 )
-from holdfast.gateway.limits import UPLOADS_AT_ONCE, check_backlog, check_room
+from holdfast.gateway.limits import UPLOADS_AT_ONCE
 from holdfast.gateway.models import ChunkShape, refusals
-from holdfast.intake.footer import check_unpacked
+from holdfast.intake.limits import check_backlog, check_run_chunks, check_stored
 from holdfast.intake.rules import accept_chunk
 from holdfast.intake.upload import begin_upload, bind_upload
 from holdfast.store.client_rows import Client
@@ -43,10 +42,11 @@ from holdfast.store.rows import Chunk, ChunkKind
 
 router = APIRouter(prefix="/v1", tags=["chunks"])
 
-FORMATS = {
+TYPES = {
     "text/csv": "csv",
     "application/x-ndjson": "json",
     "application/vnd.apache.parquet": "parquet",
+    "application/octet-stream": "binaryFile",
 }
 _SHA256 = r"^[0-9a-fA-F]{64}$"
 _BODY = {
@@ -126,7 +126,8 @@ async def _put(
         return look.facts.stored, False
     use = await desk.fresh_use(client)
     size = body.length or 0
-    check_room(desk.allowed(client), look, stored=use.stored + use.under_way, size=size)
+    check_run_chunks(desk.allowed(client), look)
+    check_stored(desk.allowed(client), stored=use.stored + use.under_way, size=size)
     check_backlog(use.backlog + use.under_way, look, desk.config.backlog_bytes)
     desk.check_disk(size + use.under_way)
     with desk.upload(client, size, UPLOADS_AT_ONCE):
@@ -139,7 +140,7 @@ async def _put(
             chunk,
             info,
             barrier=is_complete,
-            check=lambda: _check_document(desk, chunk, info),
+            check=lambda found: desk.documents.check(desk.blobs, chunk, found.name),
         )
     use.stored += info.size
     use.backlog += 0 if look.whole else info.size
@@ -157,28 +158,12 @@ async def _receive(desk: Desk, run_id: RunId, chunk: Chunk, body: Body) -> BlobI
         await desk.disk(writer.abandon)
 
 
-def _check_document(desk: Desk, chunk: Chunk, info: BlobInfo) -> None:
-    if chunk.format == "parquet":
-        path = Path(desk.blobs.location(info.name))
-        config = desk.config
-        check_unpacked(
-            path, chunk, bytes_max=config.unpacked_bytes, rows_max=config.unpacked_rows_max
-        )
-
-
 def _format_of(request: Request, desk: Desk, table: str) -> str:
     """Return the format of the body, by its type; one that the table cannot be read from is
     refused.
     """
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    inputs = (one for one in desk.spec.tables if not one.produced)
-    declared = next((one for one in inputs if one.name == table), None)
-    if declared is not None and declared.format == "binaryFile":
-        allowed = {"application/octet-stream": "binaryFile"}
-    elif declared is not None and not declared.schema:
-        allowed = {kind: name for kind, name in FORMATS.items() if name == "parquet"}
-    else:
-        allowed = FORMATS
+    allowed = {kind: TYPES[kind] for kind in TYPES if TYPES[kind] in desk.documents.formats(table)}
     if sent not in allowed:
         what = f"the body's Content-Type is {sent[:80]!r}"
         raise FormatRefused(what=what, remedy=f"Send {' or '.join(allowed)}.")

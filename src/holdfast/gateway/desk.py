@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,14 +18,15 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from holdfast._base.clock import Clock
-from holdfast._base.files import os_errors
 from holdfast.blobs.local import LocalBlobs
 from holdfast.config import Config
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import Shared
-from holdfast.errors import DiskFull, HoldfastError, InvariantViolated, QuotaReached, StorageFailed
-from holdfast.gateway.limits import Allowed, Bucket
+from holdfast.errors import HoldfastError, InvariantViolated, QuotaReached, StorageFailed
+from holdfast.gateway.limits import Bucket
 from holdfast.gateway.refusals import is_quiet
+from holdfast.intake.documents import Documents
+from holdfast.intake.limits import Allowed, check_disk
 from holdfast.store.client_rows import Client
 
 P = ParamSpec("P")
@@ -78,6 +78,7 @@ class Desk:
         self.directory, self.store = shared.directory, shared.store
         self.blobs = LocalBlobs(shared.directory.blobs)
         self.spec, self.config, self.clock = spec, config, clock
+        self.documents = Documents.of(spec.tables, config)
         self.metrics_client, self.producer = metrics_client, producer
         self.counts = Counts()
         self.closing = False
@@ -108,7 +109,7 @@ class Desk:
 
     def allowed(self, client: Client) -> Allowed:
         """Return what a client may take."""
-        return Allowed.of(client, self.config)
+        return Allowed.of(client.quotas, self.config)
 
     def wait_s(self, client: Client) -> float:
         """Count a request. Returns 0, or in how many seconds the client may send the next."""
@@ -149,16 +150,9 @@ class Desk:
             use.uploads -= 1
             use.under_way -= size
 
-    def free_bytes(self) -> int:
-        """Return the room left on the disk of the state."""
-        with os_errors(self.directory.root):
-            facts = os.statvfs(self.directory.root)
-        return facts.f_bavail * facts.f_frsize
-
     def check_disk(self, size: int) -> None:
         """Refuse to take in `size` bytes if less than the floor would be left."""
-        if self.free_bytes() - size < self.config.disk_floor_bytes:
-            raise DiskFull(path=str(self.directory.root))
+        check_disk(self.directory.root, size, self.config.disk_floor_bytes)
 
     def note(self, error: HoldfastError) -> None:
         """Tell the operator what the client is not told; end the process if it cannot go on."""

@@ -1,12 +1,10 @@
-"""How much a client may take, and how slow it may be. Pure, by a clock that is handed in."""
+"""How often a client may ask over HTTP, how slow it may be, when it is to come back. Pure, by a
+clock that is handed in. How much it may take: `holdfast.intake.limits`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from holdfast.config import Config
-from holdfast.errors import BacklogFull, BodyTooLarge, QuotaReached
-from holdfast.store.client_rows import ChunkLook, Client
 
 UPLOAD_GRACE_S = 10.0
 """Waiting for bytes that is free: a first byte may take its time."""
@@ -22,29 +20,6 @@ RETRY_BACKLOG_S = 2
 """When to come back after a backlog: the engine works off a batch in about so long."""
 RETRY_DISK_S = 60
 """When to come back to a full disk: somebody has to make room."""
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """What one client may take: its own quotas, else what the settings say."""
-
-    open_runs: int
-    stored_bytes: int
-    chunk_bytes: int
-    run_chunks: int
-    request_rate: int
-
-    @classmethod
-    def of(cls, client: Client, config: Config) -> Allowed:
-        """Return what a client may take."""
-        own = client.quotas
-        return cls(
-            open_runs=own.open_runs or config.client_open_runs,
-            stored_bytes=own.stored_bytes or config.client_stored_bytes,
-            chunk_bytes=own.chunk_bytes or config.upload_chunk_bytes,
-            run_chunks=own.run_chunks or config.client_run_chunks,
-            request_rate=own.request_rate or config.client_request_rate,
-        )
 
 
 @dataclass(slots=True)
@@ -78,28 +53,3 @@ class Pace:
         if not self.rate:
             return None
         return UPLOAD_GRACE_S + self.received / self.rate - self.waited_s
-
-
-def check_size(size: int, limit: int) -> None:
-    """Refuse a body that is longer than allowed."""
-    if size > limit:
-        raise BodyTooLarge(limit=limit)
-
-
-def check_room(allowed: Allowed, look: ChunkLook, *, stored: int, size: int) -> None:
-    """Refuse a new chunk for which its client has no room. `stored` includes what is under way."""
-    if look.run_chunks >= allowed.run_chunks:
-        what = "chunks of one run"
-        raise QuotaReached(what=what, used=look.run_chunks, limit=allowed.run_chunks)
-    if stored + size > allowed.stored_bytes:
-        what = "bytes kept here"
-        raise QuotaReached(what=what, used=stored + size, limit=allowed.stored_bytes)
-
-
-def check_backlog(waiting: int, look: ChunkLook, limit: int) -> None:
-    """Refuse a chunk while too much of its client waits to be worked on.
-
-    Not one of a whole table: the engine may wait for exactly that one.
-    """
-    if waiting >= limit and not look.whole:
-        raise BacklogFull(waiting=waiting, limit=limit)

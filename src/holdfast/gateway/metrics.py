@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from holdfast.delivery.figures import figures
 from holdfast.gateway.desk import Counts, Desk
+from holdfast.intake.limits import free_bytes
 from holdfast.store.rows import RunState
 
 Sample = tuple[dict[str, object], float]
@@ -73,7 +74,7 @@ def standing(desk: Desk) -> str:
             "holdfast_disk_free_bytes",
             "gauge",
             "Room on the disk of the state.",
-            [({}, desk.free_bytes())],
+            [({}, free_bytes(desk.directory.root))],
         )
         + "".join(
             family(one.name, "gauge", one.help, [(dict(key), value) for key, value in one.values])

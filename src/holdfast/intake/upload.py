@@ -19,6 +19,8 @@ from holdfast.store.rows import Chunk, ChunkKind, End
 
 CHUNKS = "chunks/"
 """The prefix of the names of all uploads."""
+DocumentCheck = Callable[[BlobInfo], None]
+"""Raises a CallerError for bytes that must not be bound."""
 
 
 def blob_name(run_id: RunId, chunk: Chunk, upload: str) -> str:
@@ -35,11 +37,12 @@ def put_chunk(
     pieces: Iterable[bytes],
     *,
     barrier: BarrierRule,
+    check: DocumentCheck = lambda _: None,
 ) -> bool:
     """Take in one chunk; when this returns, its sender may be told. False: it was there already.
 
     `chunk` names table, sender, ordinal, format and the checksum its sender computed; location
-    and size are filled in here.
+    and size are filled in here. `check` as in `bind_upload`.
 
     1. The bytes go to a blob with a fresh upload id. Crash after: an orphan, swept later.
     2. One transaction binds the blob, appends its reference to the run's topic, and looks at the
@@ -48,7 +51,8 @@ def put_chunk(
     3. Return: the ack.
 
     Raises:
-        ChunkConflict, ChecksumWrong, RunGone, UsageInvalid: refused, nothing changed.
+        ChunkConflict, ChecksumWrong, DocumentRefused, RunGone, UsageInvalid: refused, nothing
+            changed.
     """
     writer = begin_upload(blobs, run_id, chunk)
     try:
@@ -57,7 +61,7 @@ def put_chunk(
         info = writer.finish()
     finally:
         writer.abandon()
-    return bind_upload(store, blobs, run_id, chunk, info, barrier=barrier)
+    return bind_upload(store, blobs, run_id, chunk, info, barrier=barrier, check=check)
 
 
 def begin_upload(blobs: BlobStore, run_id: RunId, chunk: Chunk) -> BlobWriter:
@@ -73,16 +77,17 @@ def bind_upload(
     info: BlobInfo,
     *,
     barrier: BarrierRule,
-    check: Callable[[], None] = lambda: None,
+    check: DocumentCheck = lambda _: None,
 ) -> bool:
     """Do step 2 of `put_chunk`: bind a finished upload. A blob that is not bound is removed.
 
-    `check` may refuse the bytes as they lie there, before anybody else can see them.
+    `check` may refuse the bytes as they lie there, before anybody else can see them
+    (`Documents.check`).
     """
     crashpoint("intake.blob.after")
     try:
         _check_transfer(chunk, info)
-        check()
+        check(info)
         stored = replace(
             chunk, kind=ChunkKind.BLOB, location=info.name, size=info.size, checksum=info.checksum
         )

@@ -21,10 +21,11 @@ from holdfast._base.ids import RunId
 from holdfast.amqp.broker import Broker
 from holdfast.amqp.contract import Handle, Message, Reject
 from holdfast.errors import EnvironmentFailed, HoldfastError
-from holdfast.router.door import Door, Stopped, conflict
+from holdfast.router.door import Door, conflict
 from holdfast.router.figures import Figures
 from holdfast.router.held import Ack, Commit, Effect, Forward, HeldEnds, HeldTag, Refuse, Stream
 from holdfast.router.messages import ClientChunk, ClientEnd
+from holdfast.router.refusals import Stopped
 from holdfast.router.shards import chunk_for, end_for
 from holdfast.store.contract import Store
 from holdfast.store.rows import RunState

@@ -2,7 +2,8 @@
 
 A message is acked after this returned. What is wrong with the message raises `Reject`: it goes to
 the dead letters, with the reason. What is wrong with the machine is waited for, un-acked: the
-queue keeps what is not taken, which is all the back-pressure there is.
+queue keeps what is not taken, which is all the back-pressure there is. What is too much of this
+client now raises `Postponed`: others pass it, and it comes again.
 """
 
 from __future__ import annotations
@@ -13,38 +14,30 @@ from typing import TypeVar
 
 from holdfast._base.ids import RunId
 from holdfast._base.intervals import Intervals
-from holdfast.amqp.contract import Reject
 from holdfast.blobs.contract import BlobStore
 from holdfast.engine.barrier import is_complete
 from holdfast.errors import (
-    BacklogFull,
     DataError,
     EndConflict,
-    EnvironmentFailed,
     HoldfastError,
-    QuotaReached,
     RunUnknown,
     UsageInvalid,
 )
-from holdfast.intake.rules import accept_end
+from holdfast.intake.documents import Documents
+from holdfast.intake.rules import accept_chunk, accept_end
 from holdfast.intake.upload import put_chunk, put_end
 from holdfast.router.held import Stream
 from holdfast.router.messages import ClientChunk, ClientEnd, ClientMessage, decode
+from holdfast.router.refusals import POSTPONES, WAITS, Postponed, Stopped, rejected
+from holdfast.router.room import Room
 from holdfast.store.contract import Store
 from holdfast.store.rows import Chunk, ChunkKind, End, EndFacts, SenderProgress
 
 T = TypeVar("T")
 PAUSE_S = 0.5
 """Before the machine is asked again: a full disk is not emptied in less."""
-WAITS = (EnvironmentFailed, BacklogFull, QuotaReached)
-"""What passes by itself: the same message may be taken later. All else is the message's own fault,
-also what its sender could do better by sending again: the broker would only hand out this one."""
 UPLOADS_MAX = 5
 """Tries at a chunk whose upload was swept meanwhile. Each is a new upload."""
-
-
-class Stopped(Exception):
-    """Somebody asked the router to stop while it waited for the machine."""
 
 
 class Door:
@@ -54,11 +47,14 @@ class Door:
         self,
         store: Store,
         blobs: BlobStore,
+        documents: Documents,
+        room: Room,
         *,
         stop: threading.Event,
         tell: Callable[[str, dict[str, object]], None],
     ) -> None:
         self._store, self._blobs, self._stop, self._tell = store, blobs, stop, tell
+        self._documents, self._room = documents, room
 
     def read(self, body: bytes) -> ClientMessage:
         """Return the message in `body`.
@@ -76,6 +72,7 @@ class Door:
 
         Raises:
             Reject: intake refused it.
+            Postponed: its client has too much here now.
             Stopped: the machine could not, and nobody waits any more.
         """
         chunk = Chunk(
@@ -89,20 +86,31 @@ class Door:
             format=message.format,
         )
 
-        def put() -> bool:
-            self._check_owner(client, message.run)
-            for tried in range(UPLOADS_MAX):
-                try:
-                    return put_chunk(
-                        *(self._store, self._blobs, message.run, chunk, [message.payload]),
-                        barrier=is_complete,
-                    )
-                except UsageInvalid as error:
-                    if "was swept" not in error.what or tried == UPLOADS_MAX - 1:
-                        raise
-            raise AssertionError("the last try raises or returns")
+        return self.patiently(lambda: self._put(client, chunk, message))
 
-        return self.patiently(put)
+    def _put(self, client: str, chunk: Chunk, message: ClientChunk) -> bool:
+        look = self._store.look_at_chunk(client, message.run, chunk)
+        if look is None:
+            raise RunUnknown(run=message.run)
+        if not accept_chunk(chunk, look.facts):
+            return False
+        self._documents.check_format(chunk)
+        self._room.check(client, look, chunk.size)
+        for tried in range(UPLOADS_MAX):
+            try:
+                is_new = put_chunk(
+                    *(self._store, self._blobs, message.run, chunk, [message.payload]),
+                    barrier=is_complete,
+                    check=lambda info: self._documents.check(self._blobs, chunk, info.name),
+                )
+            except UsageInvalid as error:
+                if "was swept" not in error.what or tried == UPLOADS_MAX - 1:
+                    raise
+            else:
+                if is_new:
+                    self._room.took(client, look, chunk.size)
+                return is_new
+        raise AssertionError("the last try raises or returns")
 
     def take_end(self, client: str, end: ClientEnd) -> bool:
         """Commit an END, and look at the barrier. False: it was there already. Raises likewise."""
@@ -155,12 +163,18 @@ class Door:
         return found.state
 
     def patiently(self, action: Callable[[], T]) -> T:
-        """Do something; wait while the machine cannot; reject what can never be done."""
+        """Do something; wait while the machine cannot; reject what can never be done.
+
+        Raises:
+            Reject, Postponed, Stopped: it was not done.
+        """
         told = False
         while True:
             try:
                 return action()
             except HoldfastError as error:
+                if isinstance(error, POSTPONES):
+                    raise Postponed(str(error)) from error
                 if not isinstance(error, WAITS):
                     raise rejected(error) from error
                 if not told:
@@ -168,11 +182,6 @@ class Door:
                     told = True
             if self._stop.wait(PAUSE_S):
                 raise Stopped
-
-
-def rejected(error: HoldfastError) -> Reject:
-    """Return the rejection that carries an error to the dead letters."""
-    return Reject(str(error), code=error.code)
 
 
 def conflict(end: ClientEnd, known: int) -> EndConflict:

@@ -15,6 +15,7 @@ _HELP = {
     "ends_spilled_total": ("counter", "ENDs committed at once because the window was full."),
     "ends_forwarded_total": ("counter", "ENDs confirmed by a shard."),
     "ends_acked_total": ("counter", "ENDs let go."),
+    "postponed_total": ("counter", "Times that a message went behind others: no room for it."),
     "dead_letters_total": ("counter", "Messages that went to the dead letters."),
     "lost_channels_total": ("counter", "Channels whose tags all died."),
     "ends_held": ("gauge", "ENDs held un-acked now."),

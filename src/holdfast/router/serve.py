@@ -9,23 +9,30 @@ intake takes what comes twice once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast._base.clock import Clock
+from holdfast._base.crashpoint import crashpoint
 from holdfast.amqp.broker import Broker
 from holdfast.amqp.consumer import Consumer
 from holdfast.amqp.contract import PREFETCH, Handle, Message
-from holdfast.amqp.names import client_queue
+from holdfast.amqp.names import client_queue, retry_queue
 from holdfast.amqp.topology import QueueSpec
-from holdfast.blobs.contract import BlobStore
-from holdfast.errors import UsageInvalid
+from holdfast.blobs.local import LocalBlobs
+from holdfast.config import Config
+from holdfast.engine.spec import PipelineSpec
+from holdfast.engine.state import Shared
+from holdfast.errors import HoldfastError, UsageInvalid
+from holdfast.intake.documents import Documents
 from holdfast.router.delayed import DelayedAcks
-from holdfast.router.door import Door, Stopped
+from holdfast.router.door import Door
 from holdfast.router.figures import Figures
+from holdfast.router.later import later_copy, pause_of, turns_of
 from holdfast.router.messages import ClientChunk
-from holdfast.store.contract import Store
+from holdfast.router.refusals import Postponed, Stopped
+from holdfast.router.room import Room
 
 Tell = Callable[[str, dict[str, Any]], None]
 REFRESH_S = 1.0
@@ -62,18 +69,26 @@ class Router:
 
     def __init__(
         self,
-        store: Store,
-        blobs: BlobStore,
+        shared: Shared,
+        spec: PipelineSpec,
         broker: Broker,
         options: RouterOptions,
         *,
+        config: Config,
         clock: Clock,
         tell: Tell,
     ) -> None:
         """`broker` stays the caller's, to close after `run` returned."""
+        store = shared.store
         self._store, self._broker, self._options, self._tell = store, broker, options, tell
         self.figures, self.stopping = Figures(), threading.Event()
-        self._door = Door(store, blobs, stop=self.stopping, tell=tell)
+        self._room = Room(store, shared.directory.root, config, clock)
+        self._door = Door(
+            *(store, LocalBlobs(shared.directory.blobs)),
+            *(Documents.of(spec.tables, config), self._room),
+            stop=self.stopping,
+            tell=tell,
+        )
         self._consumers: dict[str, Consumer] = {}
         self._delayed: DelayedAcks | None = None
         if options.delayed:
@@ -110,7 +125,9 @@ class Router:
 
     def _refresh(self) -> None:
         """Serve clients that are new, leave those that are no more, stop if a queue gave up."""
-        wanted = self._wanted()
+        known = self._store.list_clients()
+        self._room.learn({one.client: one.quotas for one in known})
+        wanted = self._options.clients or [one.client for one in known if not one.revoked]
         for client in [one for one in self._consumers if one not in wanted]:
             self._consumers.pop(client).stop()
             self._tell("client left", {"client": client})
@@ -120,11 +137,6 @@ class Router:
         for consumer in self._consumers.values():
             if (failure := consumer.failure()) is not None:
                 raise failure
-
-    def _wanted(self) -> Sequence[str]:
-        if self._options.clients:
-            return self._options.clients
-        return [one.client for one in self._store.list_clients() if not one.revoked]
 
     def _consume(self, client: str) -> Consumer:
         delayed, name = self._delayed, client_queue(client)
@@ -173,6 +185,33 @@ class Router:
             self._door.take_end(client, found)
         except Stopped:
             return False
+        except Postponed as error:
+            return self._postpone(client, message, handle, str(error))
         self.figures.add("ends_received_total")
         self.figures.add("ends_acked_total")
         return None
+
+    def _postpone(self, client: str, message: Message, handle: Handle, reason: str) -> bool | None:
+        """Let what stands behind a message pass: what makes room for it may be there.
+
+        1. A copy is confirmed where the broker keeps it for a moment and then puts it at the end
+           of the queue. Crash after: the message comes twice, and intake takes it once.
+        2. The ack.
+        """
+        name, turns, error = client_queue(client), turns_of(message), None
+        while not self.stopping.wait(pause_of(turns)) and handle.is_live():
+            try:
+                if error is not None:  # somebody may have deleted the place where it waits
+                    self._broker.queue(QueueSpec(name))
+                self._broker.publish(retry_queue(name), [later_copy(message)])
+            except HoldfastError as failed:  # no fault of the message: it counts no attempt
+                error = failed
+                self._tell("not postponed", {"client": client, "error": str(error)})
+                continue
+            crashpoint("router.postpone.after")
+            self.figures.add("postponed_total")
+            if turns == 0:
+                facts = {"client": client, "message_id": message.message_id, "reason": reason}
+                self._tell("postponed", facts)
+            return None
+        return False
