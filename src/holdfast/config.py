@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 from holdfast.errors import UsageInvalid
 
@@ -24,6 +24,68 @@ class Range:
 
 def _number(default: Any, least: float, most: float) -> Any:
     return field(default=default, metadata={"range": Range(least, most)})
+
+
+BATCH_SIZE = 100
+"""References in one request to a log elsewhere, unless a stage says otherwise."""
+FETCH_TIMEOUT_MS = 1000
+
+
+def _option(least: float, most: float) -> Any:
+    return field(default=None, metadata={"range": Range(least, most)})
+
+
+@dataclass(frozen=True, slots=True)
+class StageOptions:
+    """What may be set for one stage: in `@pipe.stage(...)`, in `[stages.NAME]`, in `Config.stages`.
+
+    None: not given here. `durable` makes the stage's output a table with a topic, and belongs to
+    the pipeline's plan. The others say how that topic's references travel: they change no answer
+    and may change between two starts. A light stage has no topic, so it takes none of them.
+
+    Raises:
+        UsageInvalid: a number is out of its range.
+    """
+
+    durable: bool | None = None
+    """Keep the output of this stage, or compute it again in memory when it is needed. Default:
+    false, which is a light stage. Durable for what is expensive, light for what is not."""
+
+    log: str | None = None
+    """The log that references to its output travel on: a URL, or "" for the store's own. Default:
+    the setting `log`. On a light stage only `memory://...`, which is what it has anyway."""
+
+    port: int | None = _option(1, 65535)
+    """The port of a broker that Holdfast starts (`tansu+...://`). Default: a free one."""
+
+    batch_size: int | None = _option(1, 10_000)
+    """Most references in one request to that log, sent or fetched. Default: 100. Smaller: a round
+    trip each. Larger: a broker's limit on a request."""
+
+    fetch_timeout_ms: int | None = _option(1, 600_000)
+    """How long one fetch waits for that log to show what it has confirmed. Default: 1000. Shorter:
+    a slow broker is sent the same again. Longer: one that lost records is noticed later."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range, wherever it came from."""
+        for name, allowed in STAGE_RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not allowed.least <= value <= allowed.most:
+                raise UsageInvalid(what=f"{name} = {value}", remedy=remedy_of(allowed))
+
+    def over(self, below: Self) -> Self:
+        """Return what is given here, and below it where nothing is given here.
+
+        A stage that is made light here has no use for what was said of its topic.
+        """
+        if self.durable is False:
+            return self
+        return type(self)(
+            *(
+                getattr(below if getattr(self, name) is None else self, name)
+                for name in STAGE_OPTIONS
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +106,12 @@ class Config:
 
     batch_chunks: int = _number(1000, 1, 100_000)
     """Most chunks in one batch: many tiny files must not make one plan without end."""
+
+    piece_rows_max: int = _number(1_000_000, 1, 1 << 40)
+    """Most rows in one piece of a result: a client fetches and checks it as a whole, and fetches it
+    again after a broken line. It is rows that Spark counts as it writes; rows of a hundred bytes
+    make pieces of 100 MB. Smaller: more files, each with its row and fsync. A new value is for
+    results that are not yet written."""
 
     works_at_once: int = _number(2, 1, 64)
     """Works of different runs that a service's engine has under way together. Fewer: cores idle
@@ -142,6 +210,9 @@ class Config:
     `kafka://host:9092/shop` (docs/backends.md). It may change between two starts: the store keeps
     what was not read yet."""
 
+    stages: Mapping[str, StageOptions] = field(default_factory=dict)
+    """Options of single stages, by name. They win over those in the pipeline's code."""
+
     master: str = "local[*]"
     """Where the command line runs Spark: all cores of this machine. `Pipeline.run` has a session
     already and takes no notice."""
@@ -163,10 +234,13 @@ def remedy_of(allowed: Range) -> str:
     return f"Give a number from {allowed.least:g} to {allowed.most:.15g}."
 
 
-RANGES: Mapping[str, Range] = {
-    setting.name: setting.metadata["range"]
-    for setting in fields(Config)
-    if "range" in setting.metadata
-}
+def _ranges(options: type[Config | StageOptions]) -> dict[str, Range]:
+    known = {setting.name: setting.metadata.get("range") for setting in fields(options)}
+    return {name: allowed for name, allowed in known.items() if allowed is not None}
+
+
+RANGES: Mapping[str, Range] = _ranges(Config)
+STAGE_RANGES: Mapping[str, Range] = _ranges(StageOptions)
+STAGE_OPTIONS = tuple(option.name for option in fields(StageOptions))
 
 DEFAULT = Config()

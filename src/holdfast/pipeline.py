@@ -18,13 +18,13 @@ import inspect
 import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from holdfast._base.ids import digest
-from holdfast.config import DEFAULT, Config
+from holdfast.config import DEFAULT, STAGE_OPTIONS, Config, StageOptions
 from holdfast.engine.graph import Node, NodeKind, Placed, compile_spec, place
 from holdfast.engine.spec import PipelineSpec
 from holdfast.errors import PipelineInvalid, UsageInvalid
@@ -85,6 +85,7 @@ class Pipeline:
         self._definitions: dict[str, Definition] = {}
         self._fingerprint: dict[str, str] = {"pipeline": digest(name)}
         self._sources: dict[str, set[str]] = {}
+        self._versions: dict[str, str] = {}
         self._check_name(name)
 
     def input(
@@ -135,24 +136,76 @@ class Pipeline:
     @overload
     def stage(self, function: F) -> F: ...
     @overload
-    def stage(self, *, durable: bool = False, version: str | None = None) -> Callable[[F], F]: ...
     def stage(
-        self, function: F | None = None, *, durable: bool = False, version: str | None = None
+        self,
+        *,
+        durable: bool = False,
+        version: str | None = None,
+        log: str | None = None,
+        port: int | None = None,
+        batch_size: int | None = None,
+        fetch_timeout_ms: int | None = None,
+    ) -> Callable[[F], F]: ...
+    def stage(
+        self,
+        function: F | None = None,
+        *,
+        durable: bool = False,
+        version: str | None = None,
+        log: str | None = None,
+        port: int | None = None,
+        batch_size: int | None = None,
+        fetch_timeout_ms: int | None = None,
     ) -> F | Callable[[F], F]:
         """Define a DataFrame-to-DataFrame step, named like its function.
 
         It is light by default: fused with what follows and computed again when needed.
         `durable=True` keeps its output: each chunk's rows are computed, and paid for, once.
+        The other options say how references to a durable output travel; they change no answer,
+        and `[stages.NAME]` in holdfast.toml may say otherwise: `holdfast.config.StageOptions`.
         """
+        options = StageOptions(durable, log, port, batch_size, fetch_timeout_ms)
 
         def define(function: F) -> F:
             name = function.__name__
-            node = Node(name, NodeKind.STAGE, self._parents(name, function), durable=durable)
+            parents = self._parents(name, function)
+            self._check_options(name, options)
+            node = Node(name, NodeKind.STAGE, parents, durable=durable, options=options)
             self._add(node, Definition(function=function))
-            self._remember("stage", name, function, version, str(durable), *node.parents)
+            self._versions[name] = self._remember(
+                "stage", name, function, version, str(durable), *node.parents
+            )
             return function
 
         return define if function is None else define(function)
+
+    def with_stages(self, stages: Mapping[str, StageOptions]) -> Pipeline:
+        """Return this pipeline with other options for some of its stages.
+
+        Only `durable` makes it another one: a run that was begun with the other is refused.
+
+        Raises:
+            PipelineInvalid: there is no such stage, or it has no use for an option.
+        """
+        for name in stages:
+            if name not in self._placed or self._placed[name].node.kind is not NodeKind.STAGE:
+                known = [n for n, one in self._placed.items() if one.node.kind is NodeKind.STAGE]
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"Did you mean {near[0]}?" if near else f"Stages: {', '.join(known)}."
+                self._refuse(f"[stages.{name}] names no stage of it", hint)
+        made = Pipeline(self.name, version=self._version)
+        made._definitions, made._sources = dict(self._definitions), dict(self._sources)
+        made._fingerprint, made._versions = dict(self._fingerprint), dict(self._versions)
+        for name, entry in self._placed.items():
+            node = entry.node
+            if name in stages:
+                options = stages[name].over(node.options)
+                self._check_options(name, options)
+                node = replace(node, durable=bool(options.durable), options=options)
+                facts = (str(node.durable), *node.parents, self._versions[name])
+                made._fingerprint[f"stage {name}"] = digest(*facts)
+            made._placed[name] = place(node, made._placed, self.name)
+        return made
 
     def combine(
         self,
@@ -288,6 +341,21 @@ class Pipeline:
                     f"{name}: {option}={value!r} is one word", f"Use {option}=[{value!r}]."
                 )
 
+    def _check_options(self, name: str, options: StageOptions) -> None:
+        """Refuse what is said of a topic that is not there."""
+        if options.durable:
+            return
+        given = {
+            option: getattr(options, option)
+            for option in STAGE_OPTIONS
+            if option != "durable" and getattr(options, option) is not None
+        }
+        if (given.get("log") or "").startswith("memory:"):
+            del given["log"]
+        for option, value in given.items():
+            what = f"stage {name} is light, so it has no topic, and no use for {option}={value!r}"
+            self._refuse(what, "Make it durable, or leave that out.")
+
     def _check_schema(self, name: str, schema: str) -> None:
         try:
             if schema.strip():
@@ -333,16 +401,21 @@ class Pipeline:
         function: Callable[..., Any],
         version: str | None,
         *facts: str,
-    ) -> None:
-        """Put what defines a function into the fingerprint: its version, or its source file."""
+    ) -> str:
+        """Put what defines a function into the fingerprint: its version, or its source file.
+
+        Returns what stands for its version there.
+        """
         version = version or self._version
-        self._fingerprint[f"{kind} {name}"] = digest(*facts, version or "by source")
+        known = version or "by source"
+        self._fingerprint[f"{kind} {name}"] = digest(*facts, known)
         if version is None:
             label, source = _source_of(function)
             # Two files, or two functions without one, may have the same name: both count.
             sources = self._sources.setdefault(label, set())
             sources.add(digest(source))
             self._fingerprint[label] = digest(*sorted(sources))
+        return known
 
     def _refuse(self, what: str, remedy: str) -> None:
         raise PipelineInvalid(pipeline=self.name, what=what, remedy=remedy)

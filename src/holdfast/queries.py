@@ -15,6 +15,7 @@ from holdfast.blobs.local import LocalBlobs
 from holdfast.delivery.export import export_checksum, export_path, is_exported
 from holdfast.delivery.figures import WaitingRun, waiting_runs
 from holdfast.engine.barrier import is_complete, missing
+from holdfast.engine.lag import TopicLag, lags_of_others, lags_of_run
 from holdfast.engine.parts import Part, parts_in
 from holdfast.engine.state import StateDirectory, look, owner_of
 from holdfast.engine.sweep import orphans
@@ -79,6 +80,8 @@ class RunView:
     segments: int
     current: tuple[WorkView, ...]
     tables: tuple[TableView, ...]
+    topics: tuple[TopicLag, ...]
+    """How far the engine, and any other group, is behind each of its topics."""
     batches_planned: int
     batches_committed: int
     series_committed: int
@@ -160,6 +163,8 @@ class StateView:
     waiting: tuple[WaitingRun, ...] = ()
     """Runs that wait for their client or producer: for what, and for how long nothing came."""
     dead_letters: tuple[DeadLetterView, ...] = ()
+    topics: tuple[TopicLag, ...] = ()
+    """Groups on topics that belong to no run's segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,8 @@ def survey(root: Path, run_id: str | None = None) -> StateView:
         waiting = tuple(one for one in waiting_runs(store) if one.run_id in names)
         dead = store.list_notices(state=NoticeState.DEAD)
         letters = tuple(_dead_letter(one) for one in dead if one.run_id in names)
-    return StateView(owner_of(directory), parts, runs, waiting, letters)
+        topics = lags_of_others(store, store.list_runs()) if run_id is None else ()
+    return StateView(owner_of(directory), parts, runs, waiting, letters, topics)
 
 
 def _dead_letter(notice: Notice) -> DeadLetterView:
@@ -283,6 +289,7 @@ def _describe(store: Store, run: Run) -> RunView:
             if not work.committed
         ),
         tables=tuple(_table(sender) for sender in store.read_progress(run.run_id)),
+        topics=lags_of_run(store, run, works),
         batches_planned=len(batches),
         batches_committed=sum(work.committed for work in batches),
         series_planned=len(series),

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from tests.crash.workloads import SMALL, check_answers, run_uploads
 
+from holdfast._base.ids import START
 from holdfast.blobs.local import LocalBlobs
 from holdfast.engine.finish import finish
 from holdfast.engine.garbage import Garbage, find_garbage, remove_garbage
 from holdfast.engine.state import StateDirectory, hold, look
 from holdfast.intake.upload import CHUNKS
+from holdfast.log.embedded import EmbeddedBackend
+from holdfast.log.relayed import RelayedBackend
 from holdfast.queries import verify
+from holdfast.store.sqlite import SqliteStore
 
+ELSEWHERE = "elsewhere.db"
 KINDS = ("orphans", "temporary", "uploads", "records")
 
 
@@ -38,6 +44,29 @@ def make_littered(root: Path) -> None:
         blobs.create(f"{CHUNKS}{owner}/sales/s/1-lost", [b"nobody binds this"])
 
 
+def leave_elsewhere(root: Path) -> None:
+    """Let the references of the run lie on another log, as after a crash before it was told."""
+    remote = EmbeddedBackend(root / ELSEWHERE)
+    remote.start()
+    with look(root / "state") as (_, store):
+        log = RelayedBackend(store, remote, name=store.store_id())
+        for topic in store.list_topics():
+            log.fetch_batch(topic, START, count=1000)
+    remote.stop()
+    assert held_on(root / ELSEWHERE) > 0
+
+
+def held_on(path: Path) -> int:
+    """Return how many records a log in a file holds, in all of its topics."""
+    store = SqliteStore.open(path)
+    try:
+        bounds = [store.topic_bounds(topic, 0) for topic in store.list_topics()]
+        assert bounds
+        return sum(free - first for first, free in bounds)
+    finally:
+        store.close()
+
+
 def run_gc(template: Path, root: Path) -> None:
     """Copy the littered state, once, and collect its garbage."""
     if not root.exists():
@@ -45,8 +74,9 @@ def run_gc(template: Path, root: Path) -> None:
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(template, copy)
         copy.rename(root)
-    with hold(root / "state", SMALL) as held:
-        remove_garbage(held, find_garbage(held.directory, held.store))
+    config = replace(SMALL, log=(root / ELSEWHERE).as_uri())
+    with hold(root / "state", config) as held:
+        remove_garbage(held, find_garbage(held.directory, held.store), config)
 
 
 def garbage_in(root: Path) -> Garbage:
@@ -59,6 +89,13 @@ def check_intact(root: Path) -> None:
     if root.exists():
         findings = verify(root / "state", root / "out").findings
         assert not findings, f"lost: {findings}"
+
+
+def check_collected_everywhere(root: Path) -> None:
+    """Nor is anything left on the other log."""
+    check_collected(root)
+    left = held_on(root / ELSEWHERE)
+    assert not left, f"wrong: {left} references left over elsewhere"
 
 
 def check_collected(root: Path) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast._base.clock import pause
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast._base.ids import START, Offset
-from holdfast.log.contract import Record
+from holdfast.log.contract import QueueBackend, Record
 from holdfast.log.embedded import EmbeddedBackend
+from holdfast.log.relayed import RelayedBackend
 from holdfast.store.sqlite import SqliteStore
 from holdfast.worker.group import Member, Place
 from holdfast.worker.loop import Worker
@@ -24,11 +26,11 @@ from holdfast.worker.messages import Chunk, End, Message, decode, encode
 from holdfast.worker.ports import LogInbox, LogOutbox
 from holdfast.worker.roles import NoState, Output, Part
 
-PARTITIONS = 4
+PARTITIONS = 6
 CLIENTS = ("ada", "bob")
 PATIENCE_S = 1.0
 BATCH = 100
-_GROUP = "passers"
+GROUP = "passers"
 
 
 class Pass:
@@ -46,8 +48,10 @@ class Pass:
         return []
 
 
-def fill(root: Path, messages: int) -> None:
-    """Append `messages` numbers, in turn to all partitions and clients, and the ENDs."""
+def fill(root: Path, messages: int, *, first: int = 0, ends: bool = True) -> None:
+    """Append the numbers from `first` to below `messages`, in turn to all partitions and clients,
+    and the ENDs.
+    """
     root.mkdir(parents=True, exist_ok=True)
     log = EmbeddedBackend(root / "store.sqlite3")
     log.start()
@@ -58,8 +62,10 @@ def fill(root: Path, messages: int) -> None:
         for number in range(partition, messages, PARTITIONS):
             client = CLIENTS[number // PARTITIONS % len(CLIENTS)]
             totals[client] += 1
-            records.append(_record(Chunk(client, "t", "s", totals[client], str(number).encode())))
-        records += [_record(End(client, "t", totals[client], "s")) for client in CLIENTS]
+            chunk = Chunk(client, "t", "s", totals[client], str(number).encode())
+            records += [_record(chunk)] if number >= first else []
+        if ends:
+            records += [_record(End(client, "t", totals[client], "s")) for client in CLIENTS]
         for place in range(0, len(records), 1000):
             log.produce_batch("in", records[place : place + 1000], partition=partition)
     log.stop()
@@ -69,17 +75,25 @@ def _record(message: Message) -> Record:
     return Record(encode(message), record_id=message.message_id)
 
 
-def run_member(root: Path, *, batch: int = BATCH) -> None:
-    """Join, work until all is through, leave."""
+def run_member(
+    root: Path,
+    *,
+    batch: int = BATCH,
+    remote: QueueBackend | None = None,
+    is_over: Callable[[], bool] | None = None,
+) -> None:
+    """Join, work until all is through, leave. With `remote`, messages travel over that log."""
     store = SqliteStore.open(root / "store.sqlite3")
 
     def make(place: Place) -> Worker[NoState]:
         log = EmbeddedBackend(store, fence=place.fence)
+        if remote is not None:
+            log = RelayedBackend(store, remote, name="group", fence=place.fence)
         return Worker(
-            f"{_GROUP}-{place.partition}",
+            f"{GROUP}-{place.partition}",
             Pass(),
             place.persistence,
-            LogInbox(log, "in", _GROUP, partition=place.partition),
+            LogInbox(log, "in", GROUP, partition=place.partition),
             {"out": LogOutbox(log, "out", partition=place.partition)},
             senders={"t": ["s"]},
             batch_size=batch,
@@ -91,19 +105,19 @@ def run_member(root: Path, *, batch: int = BATCH) -> None:
         log,
         make,
         topic="in",
-        group=_GROUP,
+        group=GROUP,
         directory=root / "group",
         patience_s=PATIENCE_S,
         commit_interval=batch,
     )
-    while not _is_through(log):
+    while not (is_over() if is_over else is_through(log)):
         if not member.step():
             pause(0.005)
     member.close()
     store.close()
 
 
-def _is_through(log: EmbeddedBackend) -> bool:
+def is_through(log: EmbeddedBackend) -> bool:
     """The last record of each partition is the END of the last client."""
     for partition in range(PARTITIONS):
         end = log.bounds("in", partition=partition)[1]
@@ -133,7 +147,7 @@ def _read(root: Path) -> Counter[int]:
             place = Offset(records[-1].offset + 1)
             for one in records:
                 message = decode(one.record.value)
-                assert message.sender == f"{_GROUP}-{partition}", f"wrong sender {message.sender}"
+                assert message.sender == f"{GROUP}-{partition}", f"wrong sender {message.sender}"
                 if isinstance(message, Chunk):
                     found[int(message.payload)] += 1
                     seen[message.client] += 1

@@ -31,7 +31,7 @@ from holdfast.queries import verify
 from holdfast.store.rows import Chunk, ChunkKind, End, RunState
 from holdfast.testing.plain import PlainExecutor
 
-SMALL = Config(chunk_bytes=16, batch_bytes=40, batch_chunks=3)
+SMALL = Config(chunk_bytes=16, batch_bytes=40, batch_chunks=3, piece_rows_max=2)
 FINAL_STATES = (RunState.FORWARDING, RunState.RECEIVING, RunState.COMPLETING, RunState.DONE)
 Rows = list[dict[str, Any]]
 

@@ -84,6 +84,52 @@ def test_a_combine_over_many_batches_equals_the_sum_by_hand(
     assert verify(tmp_path / "state", tmp_path / "out").findings == ()
 
 
+@pytest.mark.parametrize(("one_task_bytes", "rows", "rows_max"), [(0, 100, 7), (64 << 20, 1003, 1)])
+def test_pieces_are_bounded_and_the_export_keeps_its_order(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    one_task_bytes: int,
+    rows: int,
+    rows_max: int,
+) -> None:
+    """From several tasks; and from one, with more files than its numbers have digits for."""
+    monkeypatch.setattr("holdfast.spark.execute._ONE_TASK_BYTES", one_task_bytes)
+    amounts = [(f"s{n % 3}", (n * 7919) % 5000) for n in range(rows)]
+    write_csv(tmp_path / "sales.csv", amounts)
+    pipe = Pipeline("sorted", version="1")
+    pipe.input("sales", schema="shop string, amount int")
+
+    @pipe.result("sorted", order_by=["amount"])
+    def by_amount(sales: DataFrame) -> DataFrame:
+        return sales.select("amount", "shop")
+
+    @pipe.result("streamed", streamed=True, order_by=["amount"])
+    def streamed(sales: DataFrame) -> DataFrame:
+        return sales.select("amount", "shop").where(F.col("amount") < 500)
+
+    pipe.run(
+        spark,
+        inputs={"sales": tmp_path / "sales.csv"},
+        state=tmp_path / "state",
+        out=tmp_path / "out",
+        config=Config(piece_rows_max=rows_max),
+    )
+    lines = [f"{amount},{shop}" for amount, shop in sorted((b, a) for a, b in amounts)]
+    some = [line for line in lines if int(line.partition(",")[0]) < 500]
+    with look(tmp_path / "state") as (_, store):
+        (run,) = store.list_runs()
+        results = {series.series: series for series in store.read_results(run.run_id)}
+    for name, wanted in (("sorted", lines), ("streamed", some)):
+        text = (tmp_path / "out" / f"{name}.csv").read_text()
+        assert text.splitlines() == ["amount,shop", *wanted]
+        for pieces in (results[name].pieces, results[name].ordered or ()):
+            assert sum(piece.rows or 0 for piece in pieces) == len(wanted)
+            assert max(piece.rows or 0 for piece in pieces) == rows_max
+            assert [piece.ordinal for piece in pieces] == [*range(1, len(pieces) + 1)]
+    assert verify(tmp_path / "state", tmp_path / "out").findings == ()
+
+
 @pytest.mark.parametrize("fmt", ["json", "parquet"])
 def test_other_formats_give_the_same_answer(spark: SparkSession, tmp_path: Path, fmt: str) -> None:
     (tmp_path / "in").mkdir()

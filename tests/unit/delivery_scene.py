@@ -42,12 +42,18 @@ class DeliveryScene:
     delivery: Delivery
 
     def run(self, seconds: float = 0.0) -> None:
-        """Let time go by in steps that count, then deliver until nothing is left to do."""
+        """Let time go by in steps that count; after each, deliver until nothing is left to do.
+
+        No time goes by while a notice is under way: how long that takes is the machine's affair.
+        """
         for _ in range(int(seconds / 2)):
             self.clock.advance(2)
-            self.delivery.advance()
+            self._deliver()
         self.clock.advance(max(2.0, seconds % 2))
-        for _ in range(1000):
+        self._deliver()
+
+    def _deliver(self) -> None:
+        for _ in range(30_000):
             if not self.delivery.advance() and not self.delivery.is_sending:
                 return
             pause(0.001)

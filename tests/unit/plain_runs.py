@@ -44,7 +44,7 @@ def run_toy(
     """Run the toy pipeline (or another) below `root`: in/, state/, out/. Called again, resume."""
     if pipeline is None:
         write_inputs(root / "in")
-    pipeline = pipeline or make_pipeline()
+    pipeline = (pipeline or make_pipeline()).with_stages(config.stages)
     spec = pipeline.spec()
 
     def inputs() -> Inputs:

@@ -35,6 +35,8 @@ def figure(*values: float, name: str = "f", unit: str = "s", better: Any = "lowe
         ((10, 10, 10), (20, 20, 20), "higher", False),
         ((10, 10, 10), (0, 0, 0), "higher", True),
         ((0, 0, 0), (5, 5, 5), "lower", False),
+        ((10,), (30, 30, 30), "lower", False),  # measured once: nobody knows how it varies
+        ((10, 10, 10), (30,), "lower", False),
     ],
 )
 def test_a_regression_is_what_exceeds_the_noise(
@@ -87,6 +89,7 @@ def test_the_command_fails_on_a_regression_and_names_it(tmp_path: Path) -> None:
     done = compare(tmp_path / "old", tmp_path / "new")
     assert done.returncode == 1, done.stderr
     assert "quick one: 1.00 -> 1.50 s (50% worse, noise 10%) WORSE" in done.stdout
+    assert "same: 1.00 -> 1.00 s (0% better, measured once: not judged)" in done.stdout
     assert "2 figures compared, 1 worse beyond noise" in done.stdout
     same = compare(old, old)
     assert same.returncode == 0, same.stderr

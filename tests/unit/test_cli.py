@@ -13,6 +13,8 @@ from tests.unit.plain_runs import flip_byte, run_toy, tiny_pipeline, write_sales
 from tests.unit.test_queries import open_run_with_gaps
 
 from holdfast.cli.main import main
+from holdfast.config import Config
+from holdfast.engine.executor import BatchWork, SeriesWork
 from holdfast.engine.state import hold
 
 COMMANDS = [
@@ -131,6 +133,7 @@ def test_a_bench_of_nothing_is_refused_before_anything_is_measured(shell: Shell)
 HELP_ALONE = """
 import json, sys, time
 from holdfast.cli.main import main
+from holdfast.config import Config
 codes = []
 for command in json.loads(sys.argv[1]):
     sys.argv = ["holdfast", *command, "--help"]
@@ -318,6 +321,16 @@ def test_settings_come_from_the_file_of_the_working_directory(
     ended.one_line("USAGE_INVALID", "other.toml:1", "batch_bytes", exit_code=2)
 
 
+def test_options_of_a_stage_that_is_not_there_are_one_line(shell: Shell) -> None:
+    """For `run` and for every part of a service that knows the pipeline."""
+    (shell.root / "holdfast.toml").write_text("[stages.open_hour]\ndurable = true\n")
+    words = ("PIPELINE_INVALID", "[stages.open_hour]", "Did you mean open_hours?")
+    shell.run("coffee").one_line(*words, exit_code=2)
+    for part in ("up", "engine", "gateway"):
+        ended = shell(part, "--pipeline", "coffee", "--state", "state")
+        ended.one_line(*words, exit_code=2)
+
+
 def completed(words: str, cwd: Path) -> list[str]:
     """Return what the shell would offer, asked as the installed bash script asks."""
     asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": words}
@@ -405,7 +418,7 @@ def test_status_and_verify_of_a_finished_run(shell: Shell) -> None:
     assert (view["state"], view["pipeline"]) == ("DONE", "tiny")
     told = shell("verify", "--state", "state", "--out", "out")
     assert (told.code, told.err) == (0, "")
-    assert "all is well" in told.out
+    assert "all is well\nnext: nothing: " in told.out
 
 
 def test_questions_about_a_run_that_is_not_finished(shell: Shell) -> None:
@@ -414,7 +427,8 @@ def test_questions_about_a_run_that_is_not_finished(shell: Shell) -> None:
     told = shell("status", "--state", "state")
     assert (told.code, told.err) == (0, "")
     assert "state: no process works here\n" in told.out
-    assert f"run {run_id} of toy: OPEN\n  created 20" in told.out
+    assert f"run {run_id} of toy: OPEN, not finished\n  created 20" in told.out
+    assert "  0 batches committed, 0 of at least 5 chunks applied, no result yet" in told.out
     assert "  sales            5         2        0  2-3, 5\n" in told.out
     assert told.out.endswith(
         "next: the same `holdfast run ... --state state` as before resumes it\n"
@@ -442,6 +456,32 @@ def test_questions_about_a_run_that_is_not_finished(shell: Shell) -> None:
     assert told.code == 0
     assert "1 run, 2 chunks, 0 files, 0 orphans: all is well so far;" in told.out
     assert "1 run not finished" in told.out
+
+
+def test_a_run_that_was_killed_does_not_read_as_finished(shell: Shell) -> None:
+    """After a kill every planned batch may be committed: what is left to do is in the chunks."""
+    for number in range(3):
+        write_sales(shell.root, name=f"sales_{number}.csv")
+    batches = []
+
+    class Killed(BaseException):
+        pass
+
+    def kill(work: BatchWork | SeriesWork) -> None:
+        batches.append(work)
+        if len(batches) == 3:
+            raise Killed
+
+    one_chunk = Config(batch_chunks=1)
+    with pytest.raises(Killed):
+        run_toy(shell.root, pipeline=tiny_pipeline(), before=kill, config=one_chunk)
+    told = shell("status", "--state", "state").out
+    assert "of tiny: OPEN, not finished\n" in told
+    assert "  2 batches committed, 2 of 3 chunks applied, no result yet, 0 failed" in told
+    run_toy(shell.root, pipeline=tiny_pipeline(), config=one_chunk)
+    told = shell("status", "--state", "state").out
+    assert "of tiny: DONE\n" in told
+    assert "  3 batches committed, 3 of 3 chunks applied, 2 of 2 results, 0 failed" in told
 
 
 def test_the_barrier_of_a_finished_run(shell: Shell) -> None:

@@ -84,6 +84,26 @@ def test_forget_wants_to_be_meant(calls: Calls, ledger: str) -> None:
     assert "bought 0" in calls(ledger)[1]
 
 
+def test_every_answer_ends_with_the_next_step(calls: Calls, ledger: str, tmp_path: Path) -> None:
+    """In the order in which somebody would follow them."""
+
+    def last(*words: str) -> str:
+        code, out, _ = calls(*words)
+        assert code == 0
+        return out.splitlines()[-1]
+
+    assert last(ledger) == f"next: holdfast calls retry {ledger} --parked --failed"
+    assert last("retry", ledger, "--parked", "--failed").startswith("next: run the job again")
+    assert last("retry", ledger, "--parked") == f"next: holdfast calls show {ledger}"
+    assert last(ledger).startswith("next: run the job again: its policy settles what is in doubt")
+    assert last("forget", ledger, "--key", "lost", "--yes").startswith("next: run the job again")
+    assert last(ledger) == f"next: holdfast calls export {ledger} --out calls.parquet"
+    table = str(tmp_path / "calls.csv")
+    assert last("export", ledger, "--out", table) == f"next: holdfast calls show {ledger}"
+    FileLedger(f"file://{tmp_path}/new").close()
+    assert last(str(tmp_path / "new")).startswith("next: run a job with this ledger")
+
+
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
 def test_export(calls: Calls, ledger: str, tmp_path: Path, ending: str) -> None:
     out = tmp_path / f"calls.{ending}"

@@ -188,7 +188,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_doctor_says_where_each_setting_came_from(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "holdfast.toml").write_text('batch_bytes = "4KiB"\n[spark]\nui.enabled = true\n')
+    (here / "holdfast.toml").write_text(
+        'batch_bytes = "4KiB"\n[spark]\nui.enabled = true\n[stages.priced]\nbatch_size = 7\n'
+    )
     monkeypatch.setenv("HOLDFAST_ATTEMPTS_MAX", "5")
     _, out = told(capsys, as_json=True)
     answer = json.loads(out)
@@ -196,6 +198,8 @@ def test_the_doctor_says_where_each_setting_came_from(
     assert ours["batch_bytes"] == ("4KiB", "holdfast.toml:1")
     assert ours["attempts_max"] == ("5", "HOLDFAST_ATTEMPTS_MAX")
     assert ours["chunk_bytes"] == ("32MiB", "default")
+    assert ours["stages.priced.batch_size"] == ("7", "holdfast.toml:5")
+    assert "stages.priced.log" not in ours
     spark = {line["name"]: line for line in answer["spark"]}
     assert spark["spark.ui.enabled"]["value"] == "true"
     assert spark["spark.ui.enabled"]["origin"] == "holdfast.toml:3"

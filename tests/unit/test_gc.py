@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.crash.gc_work import KINDS, check_collected, garbage_in, make_littered
+from tests.crash.gc_work import KINDS, check_collected, garbage_in, held_on, make_littered
 from tests.crash.workloads import SMALL, make_pipeline
 from tests.unit.delivery_scene import RUN, delivering
 from tests.unit.plain_runs import files_below, rows_of, run_toy
@@ -14,12 +15,12 @@ from tests.unit.plain_runs import files_below, rows_of, run_toy
 from holdfast._base.ids import Ordinal
 from holdfast.blobs.local import LocalBlobs
 from holdfast.cli.gc import gc_command
-from holdfast.config import Config
+from holdfast.config import Config, StageOptions
 from holdfast.engine.barrier import is_complete
 from holdfast.engine.drive import open_run
 from holdfast.engine.executor import BatchWork, SeriesWork
 from holdfast.engine.state import hold, share
-from holdfast.errors import DiskFull, StateBusy
+from holdfast.errors import DiskFull, StateBusy, StorageFailed
 from holdfast.intake.upload import put_chunk
 from holdfast.store.rows import Chunk, ChunkKind
 
@@ -110,6 +111,39 @@ def test_a_run_that_was_interrupted_resumes_after_gc(tmp_path: Path) -> None:
 def check_collected_after_gc(root: Path) -> None:
     gc_command(root / "state", dry_run=False, as_json=True)
     check_collected(root)
+
+
+def test_records_go_from_other_logs_too_before_they_go_from_the_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process that was cut off left references on two logs, and the run ended without them."""
+    urls = [(tmp_path / name).as_uri() for name in ("one.db", "two.db")]
+    stages = {"doubled": StageOptions(log=urls[1])}
+
+    def cut(work: BatchWork | SeriesWork) -> None:
+        if "segment-2" in work.directory:
+            raise DiskFull(path="x")
+
+    config = replace(SMALL, log=urls[0], stages=stages)
+    with pytest.raises(DiskFull):
+        run_toy(tmp_path, config=config, before=cut)
+    run_toy(tmp_path)
+    assert held_on(tmp_path / "two.db") > 0
+    settings = tmp_path / "holdfast.toml"
+
+    def collect(log: str) -> dict[str, int]:
+        settings.write_text(f'log = "{log}"\n[stages.doubled]\nlog = "{urls[1]}"\n')
+        gc_command(tmp_path / "state", dry_run=False, as_json=True, config_file=settings)
+        told: dict[str, int] = json.loads(capsys.readouterr().out)
+        return told
+
+    with pytest.raises(StorageFailed):
+        collect((settings / "one.db").as_uri())
+    assert rows_of(tmp_path)["record"] != [], "the store's own are the reason to look again"
+    assert collect(urls[0])["records"] > 0
+    assert [held_on(tmp_path / name) for name in ("one.db", "two.db")] == [0, 0]
+    assert rows_of(tmp_path)["record"] == []
+    assert collect(urls[0])["records"] == 0
 
 
 def test_runs_whose_time_is_over_are_told_then_swept(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,16 @@ from tests.crash.workloads import SMALL, make_pipeline
 from tests.unit.plain_runs import alter_store, flip_byte, rows_of, run_toy, stored, tiny_pipeline
 from tests.unit.plain_runs import write_sales as write
 
-from holdfast._base.ids import Ordinal
+from holdfast._base.ids import Offset, Ordinal
 from holdfast.blobs.local import LocalBlobs
+from holdfast.cli.look import status_command
 from holdfast.engine.barrier import is_complete
 from holdfast.engine.drive import open_run
 from holdfast.engine.executor import BatchWork, SeriesWork
 from holdfast.engine.state import hold
 from holdfast.errors import Damaged, DiskFull, RunFailed, StageFailed, StoreOlder, UsageInvalid
 from holdfast.intake.upload import put_chunk, put_end
+from holdfast.log.contract import Record
 from holdfast.queries import Verification, barrier, describe, survey, verify
 from holdfast.store.rows import Chunk, ChunkKind, End, RunState
 from holdfast.store.sqlite import SqliteStore, schema
@@ -69,6 +72,51 @@ def test_describe_shows_a_finished_run(tmp_path: Path) -> None:
     for one in tables.values():
         assert one.announced == one.received == one.applied
         assert one.missing == "none"
+
+
+def test_the_lag_of_every_topic_and_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a plan, between plan and commit, and at the end; over another log just the same."""
+    seen: list[list[tuple[int, int | None, int, int]]] = []
+
+    def look_on(work: object) -> None:
+        del work
+        (view,) = describe(tmp_path / "state")
+        assert [one.group for one in view.topics] == ["engine", "engine"]
+        seen.append([(t.announced, t.planned, t.committed, t.lag) for t in view.topics])
+
+    run_toy(tmp_path, before=look_on, config=replace(SMALL, log="memory://lag"))
+    first, end = seen[0], seen[-1]
+    (announced, planned, committed, lag), second = first
+    assert planned is not None
+    assert 0 < planned < announced == lag
+    assert (committed, second) == (0, (0, 0, 0, 0))
+    for place in (0, 1):
+        steps = [one[place] for one in seen]
+        assert [c for _, _, c, _ in steps] == sorted(c for _, _, c, _ in steps)
+        assert all(a >= (p or 0) >= c and lag == a - c for a, p, c, lag in steps)
+    assert [(p, lag) for _, p, _, lag in end] == [(a, 0) for a, _, _, _ in end]
+    # A work is planned and not committed while it is done.
+    during = [one for one in seen if one[0][3]]
+    assert all(p != c for one in during for _, p, c, _ in one[:1])
+
+    with stored(tmp_path) as (store, run):
+        store.create_topic("orders", 2)
+        store.append_records("orders", 1, [Record(b"a"), Record(b"b"), Record(b"c")])
+        store.advance_offset("orders", 1, "counter", Offset(2))
+        topic = f"run/{run.run_id}/segment-2"
+        store.register_group(topic, "auditor")
+    view = survey(tmp_path / "state")
+    found = [(t.topic, t.partition, t.group, t.lag) for t in view.topics]
+    assert found == [("orders", 0, "counter", 0), ("orders", 1, "counter", 1)]
+    others = [t for t in view.runs[0].topics if t.group == "auditor"]
+    assert [(t.topic, t.committed, t.planned) for t in others] == [(topic, 0, None)]
+    assert others[0].lag == others[0].announced > 0
+    status_command(tmp_path / "state", None, as_json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["orders/1", "counter", "3", "-", "2", "1"] in lines
+    assert [topic, "auditor", *map(str, (others[0].lag, "-", 0, others[0].lag))] in lines
 
 
 def test_describe_shows_what_is_missing_of_an_open_run(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def through(**message: Any) -> Any:
 def test_a_batch_arrives_as_it_was_sent(
     directory: str, segment: int, chunks: dict[str, Any], pins: dict[str, Any]
 ) -> None:
-    work = BatchWork(directory, segment, chunks, pins)
+    work = BatchWork(directory, segment, chunks, pins, 7)
     assert unpack_batch(through(batch=pack(work))["batch"]) == work
 
 
@@ -55,7 +55,7 @@ def test_a_batch_arrives_as_it_was_sent(
 def test_a_series_arrives_as_it_was_sent(
     directory: str, name: str, datasets: dict[str, Any], pins: dict[str, Any]
 ) -> None:
-    work = SeriesWork(directory, name, datasets, pins)
+    work = SeriesWork(directory, name, datasets, pins, 7)
     assert unpack_series(through(series=pack(work))["series"]) == work
 
 

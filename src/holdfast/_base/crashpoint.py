@@ -81,6 +81,7 @@ POINTS: dict[str, str] = {
     "sweep.clear.after": "The rows of a swept run are gone, the tombstone stays.",
     "blobs.create.written": "A blob is durable under its temporary name.",
     "blobs.create.linked": "A blob has its name, the directory entry may not be durable.",
+    "router.postpone.after": "A copy of a message waits for its next turn; it is not acked.",
     "router.chunk.forwarded": "A chunk is committed and at its shard, it is not acked.",
     "router.end.forwarded": "One shard has an END, other shards may not; it is not acked.",
     "queue.notice.sent": "A client's queue has its notices, it is not recorded that it has.",

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from contextlib import suppress
+from pathlib import Path
 
 SUPERVISOR_VARIABLE = "HOLDFAST_SUPERVISOR"
 """Names the process that started a part of a service, which ends when that one does."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent: int) -> None:
@@ -25,3 +28,25 @@ def die_with_supervisor() -> None:
     parent = os.environ.pop(SUPERVISOR_VARIABLE, "")
     if parent.isdigit():
         die_with(int(parent))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants that lose theirs from now on, in place of init."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_children() -> None:
+    """Kill the children of this process, adopted ones too; return when none is left.
+
+    Nobody else may wait for a child of this process any more: its exit code would be lost.
+    """
+    while True:
+        for task in Path("/proc/self/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        try:
+            # What this one leaves behind is a child of ours when it is gone: look again.
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from holdfast.errors import UsageInvalid
 
 if TYPE_CHECKING:
     from holdfast.ledger.books import Books, Choice, SlotView
+    from holdfast.ledger.receipt import Receipt
 
 _LIST_MOST = 50
 """Slots that are listed for people. More scroll the counts away; JSON and export give all."""
@@ -88,9 +90,6 @@ def show(
 
     Example: holdfast calls show ledger --parked
     """
-    from holdfast.ledger.books import url_of
-    from holdfast.ledger.opening import is_shared
-
     choice = _choice(step, key, unknown=unknown, parked=parked, failed=failed)
     listed = choice.states is not None or key is not None
     with _opened(ledger) as books:
@@ -117,11 +116,25 @@ def show(
     if len(found) > _LIST_MOST:
         more = len(found) - _LIST_MOST
         sys.stdout.write(f"... and {more:,} more: --json or `holdfast calls export` has all\n")
-    bad = sum(view.receipt.parked + view.receipt.failed for view in views)
-    if bad:
-        # A URL may carry a password.
-        named = "LEDGER" if is_shared(url_of(ledger)) else ledger
-        sys.stdout.write(f"next: holdfast calls retry {named} --parked --failed\n")
+    sys.stdout.write(f"next: {_next([view.receipt for view in views], _named(ledger))}\n")
+
+
+def _named(ledger: str) -> str:
+    """Return a ledger as the next command may name it: a URL may carry a password."""
+    from holdfast.ledger.books import url_of
+    from holdfast.ledger.opening import is_shared
+
+    return "LEDGER" if is_shared(url_of(ledger)) else shlex.quote(ledger)
+
+
+def _next(receipts: Sequence[Receipt], ledger: str) -> str:
+    if any(one.parked + one.failed for one in receipts):
+        return f"holdfast calls retry {ledger} --parked --failed"
+    if any(one.in_doubt for one in receipts):
+        return "run the job again: its policy settles what is in doubt"
+    if not receipts:
+        return "run a job with this ledger"
+    return f"holdfast calls export {ledger} --out calls.parquet"
 
 
 def _plain(view: SlotView) -> dict[str, Any]:
@@ -161,8 +174,8 @@ def retry(
         sys.stdout.write(json.dumps({"taken_back": count}) + "\n")
         return
     sys.stdout.write(f"{count:,} outcome(s) taken back\n")
-    if count:
-        sys.stdout.write("next: run the job again; it asks these, and no others\n")
+    again = "run the job again; it asks these, and no others"
+    sys.stdout.write(f"next: {again if count else f'holdfast calls show {_named(ledger)}'}\n")
 
 
 @app.command()
@@ -195,6 +208,7 @@ def forget(
     sys.stdout.write(f"{count:,} outcome(s) deleted\n")
     if not swept:
         sys.stdout.write("their large answers are removed by the next forget while no job runs\n")
+    sys.stdout.write("next: run the job again; it buys what it asks of these\n")
 
 
 @app.command()
@@ -221,3 +235,4 @@ def export(
         sys.stdout.write(json.dumps({"slots": count, "out": str(out)}) + "\n")
         return
     sys.stdout.write(f"wrote {count:,} slot(s) to {out}\n")
+    sys.stdout.write(f"next: holdfast calls show {_named(ledger)}\n")

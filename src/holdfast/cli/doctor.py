@@ -23,6 +23,7 @@ from holdfast.cli.findings import Facts, Finding, Level, file_system_of, finding
 from holdfast.cli.settings import NAMES, Settings, load_settings, resolve
 from holdfast.cli.sizes import exact_size
 from holdfast.cli.words import counted
+from holdfast.config import STAGE_OPTIONS
 from holdfast.errors import JavaMissing, StorageFailed, UsageInvalid
 from holdfast.spark.archive import archive_path
 from holdfast.spark.java import Java, find_java
@@ -151,9 +152,17 @@ def _settings(config_file: Path | None) -> tuple[Settings, str]:
 def _our_lines(settings: Settings) -> list[Line]:
     config, origins = settings.config, settings.origins
     values = {name: getattr(config, name) for name in NAMES}
-    return [
+    lines = [
         Line(name, exact_size(value) if name.endswith("_bytes") else str(value), origins[name])
         for name, value in values.items()
+    ]
+    options = [
+        (f"stages.{stage}.{option}", getattr(given, option))
+        for stage, given in config.stages.items()
+        for option in STAGE_OPTIONS
+    ]
+    return lines + [
+        Line(name, str(value), origins[name]) for name, value in options if value is not None
     ]
 
 

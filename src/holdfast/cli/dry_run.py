@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import tempfile
 from dataclasses import asdict
@@ -34,10 +35,11 @@ def dry_run_command(pipeline: str, folder: Path, fmt: str | None, *, as_json: bo
             runs = dry_run_pipeline(loaded, spec, files, spark)
         finally:
             spark.stop()
-    _tell(runs, as_json=as_json)
+    run = f"holdfast run {shlex.quote(pipeline)} --input {shlex.quote(str(folder))}"
+    _tell(runs, f"{run} --out ... --state ...", as_json=as_json)
 
 
-def _tell(runs: DryRuns, *, as_json: bool) -> None:
+def _tell(runs: DryRuns, next_step: str, *, as_json: bool) -> None:
     if as_json:
         known = [asdict(run) for run in runs.known]
         sys.stdout.write(json.dumps({"steps": known, "not_known": runs.unknown}) + "\n")
@@ -48,3 +50,4 @@ def _tell(runs: DryRuns, *, as_json: bool) -> None:
         sys.stdout.write(f"{step}: not known before {after} is bought\n")
     if not runs.known:
         sys.stdout.write("no paid step\n")
+    sys.stdout.write(f"next: {next_step}\n")

@@ -24,7 +24,7 @@ from holdfast.engine.state import Shared, share
 from holdfast.errors import HoldfastError
 from holdfast.spark.load import load_pipeline
 from holdfast.spark.supervise import ChildExecutor
-from holdfast.spark.wire import Start
+from holdfast.spark.wire import Start, durable_of
 from holdfast.store.rows import ReadyRun
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -45,9 +45,9 @@ class EngineRequest:
 
 def engine_command(request: EngineRequest) -> None:
     """Serve until a signal asks for the end: the first drains, the second ends at once."""
-    spec = load_pipeline(request.pipeline).spec()
     flags = {"master": request.master}
     config = load_settings(request.config_file, flags, request.spark_conf).config
+    spec = load_pipeline(request.pipeline).with_stages(config.stages).spec()
     refuse_cluster(config.master, request.state, shared_state=request.shared_state)
     teller = JsonTeller(SystemClock()) if request.as_json else TextTeller(SystemClock())
     halt = Halt()
@@ -77,6 +77,7 @@ def _start_spark(
         str(log),
         config.master,
         dict(config.spark),
+        durable_of(config.stages),
         at_once=config.works_at_once,
     )
     return ChildExecutor(start, teller.output())

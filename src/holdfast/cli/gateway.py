@@ -61,7 +61,7 @@ def gateway(
     settings = load_settings(config, {})
     serve(
         state,
-        load_pipeline(pipeline).spec(),
+        load_pipeline(pipeline).with_stages(settings.config.stages).spec(),
         settings.config,
         place,
         metrics_client=metrics_client,

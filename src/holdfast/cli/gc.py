@@ -29,7 +29,7 @@ def gc_command(
         with hold(state) as held:
             garbage = find_garbage(directory, held.store, config)
             facts = _facts(garbage)
-            remove_garbage(held, garbage)
+            remove_garbage(held, garbage, config)
     if as_json:
         sys.stdout.write(json.dumps({"dry_run": dry_run, **facts}) + "\n")
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from holdfast import queries
 from holdfast.cli.words import batches, counted, moment
+from holdfast.engine.lag import TopicLag
 from holdfast.queries import (
     BarrierView,
     PartView,
@@ -31,6 +32,7 @@ def status_command(state: Path, run: str | None, *, as_json: bool) -> None:
     _print(f"{state}: {_who(view)}", *(f"  {_part_line(part)}" for part in view.parts))
     for one in view.runs:
         _print(*_run_lines(one))
+    _print(*_topic_lines(view.topics))
     _print(*_waiting_lines(view, shlex.quote(str(state))))
     if not view.runs:
         submit = "holdfast submit DIR --url URL --token-file FILE"
@@ -73,21 +75,57 @@ def _part_line(part: PartView) -> str:
 def _run_lines(view: RunView) -> list[str]:
     times = f"created {moment(view.created_ms)}, {view.state} since {moment(view.updated_ms)}"
     whose = f" of client {view.client}" if view.client else ""
-    lines = [f"run {view.run_id}{whose} of {view.pipeline}: {view.state}", f"  {times}"]
+    open_still = "" if view.state in CLOSED_STATES else ", not finished"
+    head = f"run {view.run_id}{whose} of {view.pipeline}: {view.state}{open_still}"
+    lines = [head, f"  {times}"]
     if view.error:
         lines.append(f"  error: {' '.join(view.error.split())}")
     elif view.last_failure:
         lines.append(f"  last failed attempt: {' '.join(view.last_failure.split())}")
-    results = f"{view.series_committed} of {counted(view.series_planned, 'planned result')}"
     lines.append(
-        f"  {view.batches_committed} of {batches(view.batches_planned)} planned so far committed,"
-        f" {results}, {counted(view.failures, 'failed attempt')}"
+        f"  {batches(view.batches_committed)} committed, {_applied(view.tables)},"
+        f" {_results(view)}, {counted(view.failures, 'failed attempt')}"
     )
     for work in view.current:
         what = f" of {counted(work.chunks, 'chunk')}" if work.chunks else ""
         lines.append(f"  not committed: {work.name}{what}, {counted(work.attempts, 'attempt')}")
     lines.append(f"  {counted(view.rows_read, 'row')} read, {view.bad_rows:,} kept aside")
-    return [*lines, *_table_lines(view.tables)]
+    topics = [f"  {line}" for line in _topic_lines(view.topics)]
+    return [*lines, *_table_lines(view.tables), *topics]
+
+
+def _topic_lines(topics: tuple[TopicLag, ...]) -> list[str]:
+    """Return how far each group is behind each topic, as a table; nothing if there is none."""
+    if not topics:
+        return []
+    names = [_partition(one) for one in topics]
+    width, wide = max(map(len, names)), max(len("group"), *(len(one.group) for one in topics))
+    lines = [f"{'topic':<{width}}  {'group':<{wide}}  announced  planned  committed  lag"]
+    for name, one in zip(names, topics, strict=True):
+        planned = "-" if one.planned is None else str(one.planned)
+        lines.append(
+            f"{name:<{width}}  {one.group:<{wide}}  {one.announced:>9}  {planned:>7}"
+            f"  {one.committed:>9}  {one.lag:>3}"
+        )
+    return lines
+
+
+def _partition(one: TopicLag) -> str:
+    return f"{one.topic}/{one.partition}" if one.partition else one.topic
+
+
+def _applied(tables: tuple[TableView, ...]) -> str:
+    """Return how far the input is: of planned batches all may be committed in a run just begun."""
+    known = [table.received if table.announced is None else table.announced for table in tables]
+    least = "at least " if any(table.announced is None for table in tables) else ""
+    applied = sum(table.applied for table in tables)
+    return f"{applied:,} of {least}{counted(sum(known), 'chunk')} applied"
+
+
+def _results(view: RunView) -> str:
+    if not view.series_planned:
+        return "no result yet"
+    return f"{view.series_committed} of {counted(view.series_planned, 'result')}"
 
 
 def _table_lines(tables: tuple[TableView, ...]) -> list[str]:
@@ -182,7 +220,7 @@ def _verify_lines(found: Verification, state: Path) -> list[str]:
         return [*lines, f"next: {cure if exports_only else worse}"]
     if found.unfinished:
         return [*lines, f"next: holdfast status --state {shlex.quote(str(state))}"]
-    return lines
+    return [*lines, "next: nothing: what is here is whole"]
 
 
 def _print(*lines: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from holdfast.cli.served import ConfigPath, PipelineOption, StateOption
+
 
 def router(
-    state: Annotated[Path, typer.Option(help="Directory that holds the service's state.")],
+    pipeline: PipelineOption,
+    state: StateOption,
     amqp: Annotated[
         str,
         typer.Option(
@@ -39,13 +41,14 @@ def router(
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve /metrics on this port, to this machine only.")
     ] = None,
+    config: ConfigPath = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Say what happens as JSON, an object a line.")
     ] = False,
 ) -> None:
     """Take clients' chunks and ENDs from RabbitMQ queues, beside a running service.
 
-    Example: holdfast router --state state --amqp amqp://holdfast@localhost/
+    Example: holdfast router --pipeline coffee --state state --amqp amqp://holdfast@localhost/
     """
     from holdfast.cli.routing import RouterRequest, router_command
     from holdfast.router.serve import RouterOptions
@@ -60,10 +63,12 @@ def router(
     )
     router_command(
         RouterRequest(
+            pipeline=pipeline,
             state=state,
             url=amqp,
             options=options,
             metrics_port=metrics_port,
+            config_file=config,
             as_json=as_json,
         )
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast._base.clock import SystemClock
 from holdfast.amqp.address import refuse_password
-from holdfast.blobs.local import LocalBlobs
+from holdfast.cli.settings import load_settings
 from holdfast.cli.tell import JsonTeller, TextTeller
 from holdfast.engine.state import share
 
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 class RouterRequest:
     """What the command line asked for."""
 
+    pipeline: str
     state: Path
     url: str
     options: RouterOptions
     metrics_port: int | None = None
+    config_file: Path | None = None
     as_json: bool = False
 
 
@@ -36,8 +38,11 @@ def router_command(request: RouterRequest) -> None:
     from holdfast.amqp.broker import Broker
     from holdfast.router.figures import served
     from holdfast.router.serve import Router
+    from holdfast.spark.load import load_pipeline
 
     refuse_password(request.url)
+    config = load_settings(request.config_file, {}).config
+    spec = load_pipeline(request.pipeline).with_stages(config.stages).spec()
     clock = SystemClock()
     teller = JsonTeller(clock) if request.as_json else TextTeller(clock)
 
@@ -46,12 +51,13 @@ def router_command(request: RouterRequest) -> None:
         teller.say(event, f"{event} {named}".rstrip(), **facts)
 
     with (
-        share(request.state, part="router") as shared,
+        share(request.state, config, part="router", spec=spec) as shared,
         Broker(request.url, clock=clock, tell=tell) as broker,
     ):
         broker.connect()
-        blobs = LocalBlobs(shared.directory.blobs)
-        router = Router(shared.store, blobs, broker, request.options, clock=clock, tell=tell)
+        router = Router(
+            *(shared, spec, broker, request.options), config=config, clock=clock, tell=tell
+        )
         with served(router.figures, request.metrics_port) as port, _stops(router.stopping):
             tell("router ready", {"broker": broker.address.label, "metrics_port": port or ""})
             router.run()

@@ -33,7 +33,7 @@ from holdfast.intake.listing import list_tables
 from holdfast.spark.load import load_pipeline
 from holdfast.spark.receipts import receipts_since
 from holdfast.spark.supervise import ChildExecutor
-from holdfast.spark.wire import Start
+from holdfast.spark.wire import Start, durable_of
 
 _FORMATS = ("csv", "json", "parquet")
 _SHORT_BYTES = 256 << 20
@@ -113,8 +113,9 @@ class _Job:
     def run(self) -> RunReport:
         """Run or resume."""
         request = self._request
-        spec = with_format(load_pipeline(request.pipeline).spec(), request.format)
         config = _config(request)
+        pipeline = load_pipeline(request.pipeline).with_stages(config.stages)
+        spec = with_format(pipeline.spec(), request.format)
         refuse_cluster(config.master, request.state, shared_state=request.shared_state)
         with hold(request.state.resolve(), config) as held:
             report = drive(
@@ -143,7 +144,8 @@ class _Job:
         self._teller.say("starting", f"starting Spark; its log is {log}", spark_log=str(log))
         short = self._size <= _SHORT_BYTES
         spark = dict(config.spark)
-        start = Start(self._request.pipeline, str(log), config.master, spark, short)
+        durable = durable_of(config.stages)
+        start = Start(self._request.pipeline, str(log), config.master, spark, durable, short)
         executor = ChildExecutor(start, self._teller.output())
         self._stop.watch(executor)
         self._executor_made = executor

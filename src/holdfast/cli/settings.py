@@ -19,7 +19,15 @@ from typing import Any
 
 from holdfast._base.files import os_errors
 from holdfast.cli.sizes import parse_size
-from holdfast.config import RANGES, Config, remedy_of
+from holdfast.config import (
+    RANGES,
+    STAGE_OPTIONS,
+    STAGE_RANGES,
+    Config,
+    Range,
+    StageOptions,
+    remedy_of,
+)
 from holdfast.errors import UsageInvalid
 
 FILE_NAME = "holdfast.toml"
@@ -28,8 +36,10 @@ SPARK_VARIABLE = "HOLDFAST_SPARK_CONF"
 SPARK_FLAG = "--spark-conf"
 DEFAULT_ORIGIN = "default"
 
-NAMES = tuple(setting.name for setting in fields(Config) if setting.name != "spark")
-"""The settings that are one value; `spark` is a table of Spark's own."""
+TABLES = ("stages", "spark")
+"""The settings that are tables: a table for each stage, and Spark's own settings."""
+NAMES = tuple(setting.name for setting in fields(Config) if setting.name not in TABLES)
+"""The settings that are one value."""
 TEXTS = ("log", "master")
 VARIABLES = {VARIABLE_PREFIX + name.upper(): name for name in NAMES}
 
@@ -128,7 +138,8 @@ def resolve(
     for layer in theirs:
         for name, given in layer.items():
             spark[name], origins[name] = given.value, given.origin
-    return Settings(Config(**values, spark=spark), origins)
+    stages, places = _stages_of_file(file)
+    return Settings(Config(**values, stages=stages, spark=spark), origins | places)
 
 
 def _of_file(file: ConfigFile | None) -> dict[str, Given]:
@@ -136,12 +147,12 @@ def _of_file(file: ConfigFile | None) -> dict[str, Given]:
     if file is None:
         return given
     for name, value in file.values.items():
-        if name == "spark":
+        if name in TABLES:
             continue
         place = file.place(name)
         if name not in NAMES:
             what = f"{place}: there is no setting {name}"
-            raise UsageInvalid(what=what, remedy=_nearest(name, (*NAMES, "spark")))
+            raise UsageInvalid(what=what, remedy=_nearest(name, (*NAMES, *TABLES)))
         given[name] = Given(value, place, f"{place}: {name} = {value!r}", typed=True)
     return given
 
@@ -184,8 +195,10 @@ def _converted(name: str, given: Given) -> Any:
     """Return a value in its type and range. Text stands for a number, save in a file."""
     if name in TEXTS:
         return _text(given)
-    number = _number(name, given)
-    allowed = RANGES[name]
+    return _in_range(_number(name, given), RANGES[name], given)
+
+
+def _in_range(number: float, allowed: Range, given: Given) -> float:
     if not allowed.least <= number <= allowed.most:
         raise UsageInvalid(what=f"{given.quote} is out of range", remedy=remedy_of(allowed))
     return number
@@ -213,6 +226,45 @@ def _number(name: str, given: Given) -> int | float:
             return kind(value)
     wanted = "number" if kind is float else "whole number"
     raise UsageInvalid(what=f"{given.quote} is no {wanted}", remedy=f"Write a {wanted}.")
+
+
+def _stages_of_file(file: ConfigFile | None) -> tuple[dict[str, StageOptions], dict[str, str]]:
+    """Return the options of each stage that has a table, and where each stands.
+
+    Which stages there are, the pipeline knows: `Pipeline.with_stages` refuses the others.
+    """
+    tables = {} if file is None else file.values.get("stages", {})
+    stages: dict[str, StageOptions] = {}
+    places: dict[str, str] = {}
+    if file is None or not tables:
+        return stages, places
+    for name, table in tables.items() if isinstance(tables, dict) else [("", tables)]:
+        above = f"stages.{name}" if name else "stages"
+        if not isinstance(table, dict):
+            what = f"{file.place(above)}: {above} = {table!r} is no table"
+            raise UsageInvalid(what=what, remedy="Write [stages.NAME], then durable = true.")
+        values = {}
+        for option, value in table.items():
+            path = f"{above}.{option}"
+            places[path] = place = file.place(path)
+            if option not in STAGE_OPTIONS:
+                what = f"{place}: a stage has no option {option}"
+                raise UsageInvalid(what=what, remedy=_nearest(option, STAGE_OPTIONS))
+            given = Given(value, place, f"{place}: {option} = {value!r}", typed=True)
+            values[option] = _stage_option(option, given)
+        stages[name] = StageOptions(**values)
+    return stages, places
+
+
+def _stage_option(option: str, given: Given) -> Any:
+    if option == "durable":
+        if isinstance(given.value, bool):
+            return given.value
+        what = f"{given.quote} is neither true nor false"
+        raise UsageInvalid(what=what, remedy="Write true or false.")
+    if option == "log":
+        return "" if given.value == "" else _text(given)
+    return _in_range(_number(option, given), STAGE_RANGES[option], given)
 
 
 def _spark_of_file(file: ConfigFile | None) -> dict[str, Given]:

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import IO
 
 from holdfast._base.clock import Clock, SystemClock, pause
-from holdfast._base.processes import SUPERVISOR_VARIABLE
+from holdfast._base.processes import SUPERVISOR_VARIABLE, adopt_orphans, end_children
 from holdfast.cli.exits import STOPPED
 from holdfast.cli.tell import JsonTeller, TextTeller
 from holdfast.cli.upkeep import Pulse, Restarts, ending
@@ -149,6 +149,7 @@ class Supervisor:
             self._say(f"giving up: {self._gave_up[0]}")
         else:
             self._say("stopping; again (Ctrl-C) stops at once, which is safe too")
+        adopt_orphans()
         self._signal_all(signal.SIGTERM)
         until_s = self._clock.monotonic_s() + DRAIN_S
         while self._living() and self._asked < 2 and self._clock.monotonic_s() < until_s:
@@ -161,6 +162,8 @@ class Supervisor:
                 child.process.wait()
                 for reader in child.readers:
                     reader.join(1.0)
+        # Spark's processes outlive a killed engine by a moment, in which nothing is stopped yet.
+        end_children()
         if self._gave_up is not None:
             return max(self._gave_up[1], 1)
         self._say("stopped")
@@ -240,8 +243,8 @@ def up_command(request: UpRequest) -> None:
     from holdfast.spark.load import load_pipeline
 
     # What can never work is said here, once, and not by three children.
-    load_pipeline(request.pipeline).spec()
     config = load_settings(request.config_file, {}).config
+    load_pipeline(request.pipeline).with_stages(config.stages).spec()
     teller = JsonTeller(SystemClock()) if request.as_json else TextTeller(SystemClock())
     supervisor = Supervisor(
         commands_of(request),

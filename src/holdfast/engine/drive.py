@@ -24,6 +24,7 @@ from holdfast.engine.events import Event, EventKind, Stop, Watcher, never
 from holdfast.engine.executor import BAD_ROWS_PREFIX, Executor
 from holdfast.engine.finish import finish
 from holdfast.engine.loop import Engine
+from holdfast.engine.routes import routes_of
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import Held
 from holdfast.errors import HoldfastError, RunFailed, StateMismatch, UsageInvalid
@@ -31,7 +32,8 @@ from holdfast.intake.bind import bind_files, check_heads, check_unchanged
 from holdfast.intake.tables import TableSpec
 from holdfast.ledger.receipt import Receipt
 from holdfast.log.contract import QueueBackend
-from holdfast.log.relayed import open_log
+from holdfast.log.embedded import EmbeddedBackend
+from holdfast.log.relayed import open_logs
 from holdfast.store.contract import Store
 from holdfast.store.rows import NewRun, Run, RunState, SenderDecl
 
@@ -148,14 +150,15 @@ def _work(
     if is_new:
         check_heads(given.files, [table for table in watched.spec.tables if not table.produced])
     run_id = run_id_of(watched.spec)
-    with open_log(watched.held.store, watched.config.log) as log:
+    routes = routes_of(watched.spec, watched.config)
+    with open_logs(watched.held.store, routes) as logs:
         doing = executor()
         try:
             if is_new:
                 doing.check()
                 open_run(watched.held.store, watched.spec, watched.held.directory.root)
             _bind(watched, run_id, given)
-            _advance(watched, run_id, doing, log)
+            _advance(watched, run_id, doing, logs)
         finally:
             doing.close()
 
@@ -241,13 +244,16 @@ def _is_input(spec: PipelineSpec, table: str) -> bool:
     return not spec.table(table).produced
 
 
-def _advance(watched: _Watched, run_id: RunId, executor: Executor, log: QueueBackend) -> None:
+def _advance(
+    watched: _Watched, run_id: RunId, executor: Executor, logs: Mapping[int, QueueBackend]
+) -> None:
     held = watched.held
     engine = Engine(
         held,
         watched.spec,
         executor,
-        log=log,
+        log=EmbeddedBackend(held.store),
+        logs=logs,
         blobs=LocalBlobs(held.directory.blobs),
         config=watched.config,
         watch=watched.watch,

@@ -40,17 +40,23 @@ class BatchWork:
     """Table -> its chunks in this batch. Tables without one are absent."""
     pins: Mapping[str, tuple[Source, ...]]
     """Whole table -> all of its chunks."""
+    piece_rows_max: int
+    """Most rows in one file of a streamed result."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesWork:
-    """Compute one result after the barrier into ordered CSV files below `directory`/name."""
+    """Compute one result after the barrier into CSV files below `directory`/name; the rows are in
+    the order of the numbers in the files' names.
+    """
 
     directory: str
     name: str
     datasets: Mapping[str, tuple[str, ...]]
     """Combine, kept stage, durable stage or streamed series -> its Parquet files."""
     pins: Mapping[str, tuple[Source, ...]]
+    piece_rows_max: int
+    """Most rows in one file."""
 
 
 @dataclass(frozen=True, slots=True)

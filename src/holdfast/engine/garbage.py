@@ -22,7 +22,10 @@ from holdfast.delivery.sweep import Homes, Sweeper, due_for_sweep
 from holdfast.engine.state import Held, StateDirectory
 from holdfast.engine.sweep import orphans
 from holdfast.intake.upload import CHUNKS, sweep_uploads
+from holdfast.log.contract import Capability
 from holdfast.log.embedded import EmbeddedBackend
+from holdfast.log.open import open_backend
+from holdfast.log.relayed import Route, open_logs
 from holdfast.store.contract import Store, ingress_topic
 from holdfast.store.leases import DELIVERY_RESOURCE
 from holdfast.store.rows import CLOSED_STATES, ChunkKind, Run
@@ -111,7 +114,7 @@ def weigh(paths: tuple[Path, ...]) -> Leftovers:
     return Leftovers(len(paths), size)
 
 
-def remove_garbage(held: Held, garbage: Garbage) -> None:
+def remove_garbage(held: Held, garbage: Garbage, config: Config = DEFAULT) -> None:
     """Remove what `find_garbage` found under the same lock. Each step may be done again: a crash
     anywhere leaves less garbage, nothing else, and the next call finds the rest.
 
@@ -120,7 +123,11 @@ def remove_garbage(held: Held, garbage: Garbage) -> None:
     3. Unbound uploads go: condemned in a transaction that sees no row, then deleted. Crash in
        between: condemned, and found again.
     4. Runs whose time is over are swept, under the lease of delivery (`holdfast.delivery.sweep`).
-    5. Records of closed runs go that every group has passed, a topic at a time.
+    5. Records of closed runs go that every group has passed, a topic at a time: on the logs that
+       the settings name before the store, whose own records are the reason to look there again.
+
+    Raises:
+        LogUnreachable: a log that the settings name does not answer. The rest was removed.
     """
     for path in garbage.orphans:
         with os_errors(path):
@@ -138,13 +145,24 @@ def remove_garbage(held: Held, garbage: Garbage) -> None:
             crashpoint("gc.upload.each")
     if garbage.swept:
         _sweep(held, garbage.swept)
-    known = held.store.list_topics()
-    for topic, _ in garbage.records:
-        if topic not in known:
-            continue  # it went with its run
-        _, free = held.store.topic_bounds(topic, 0)
-        held.store.truncate_records(topic, 0, Offset(free))
-        crashpoint("gc.record.each")
+    if garbage.records:
+        _truncate(held.store, [topic for topic, _ in garbage.records], config)
+
+
+def _truncate(store: Store, topics: list[str], config: Config) -> None:
+    urls = {config.log, *(stage.log for stage in config.stages.values())}
+    able = [url for url in urls if url and Capability.TRUNCATE in open_backend(url).capabilities]
+    routes = {number: Route(url) for number, url in enumerate(sorted(able))}
+    known = store.list_topics()
+    with open_logs(store, routes) as logs:
+        for topic in topics:
+            if topic not in known:
+                continue  # it went with its run
+            _, free = store.topic_bounds(topic, 0)
+            for log in logs.values():
+                log.release(topic)
+            store.truncate_records(topic, 0, Offset(free))
+            crashpoint("gc.record.each")
 
 
 def _sweep(held: Held, runs: tuple[Run, ...]) -> None:

@@ -14,9 +14,10 @@ Pure: no file, no store, no Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from holdfast.config import StageOptions
 from holdfast.engine.spec import (
     OutputKind,
     OutputSpec,
@@ -56,6 +57,8 @@ class Node:
     durable: bool = False
     streamed: bool = False
     order_by: tuple[str, ...] = ()
+    options: StageOptions = field(default_factory=StageOptions)
+    """How references to a durable stage's output travel. `durable` above is what was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ def compile_spec(
     """Return the engine's view of a pipeline whose nodes are all placed, in definition order.
 
     Raises:
-        PipelineInvalid: it has no result.
+        PipelineInvalid: it has no result, or two stages want one topic in two places.
     """
     results = [entry for entry in placed.values() if entry.node.kind is NodeKind.RESULT]
     if not results:
@@ -148,7 +151,7 @@ def compile_spec(
     return PipelineSpec(
         name=name,
         tables=tuple(tables),
-        segments=_segments(tables, outputs, placed),
+        segments=_segments(name, tables, outputs, placed),
         series=tuple(_series(entry, placed) for entry in results),
         fingerprint=dict(fingerprint),
     )
@@ -186,7 +189,10 @@ def _kept(parent: Placed, child: Placed, kind: NodeKind) -> bool:
 
 
 def _segments(
-    tables: list[TableSpec], outputs: Mapping[str, OutputSpec], placed: Mapping[str, Placed]
+    pipeline: str,
+    tables: list[TableSpec],
+    outputs: Mapping[str, OutputSpec],
+    placed: Mapping[str, Placed],
 ) -> tuple[SegmentSpec, ...]:
     of_table = {table.name: table.segment for table in tables}
     segments = []
@@ -194,8 +200,21 @@ def _segments(
         mine = tuple(out for out in outputs.values() if of_table[out.table] == number)
         pins = sorted(set().union(*(_pins_of(out, placed) for out in mine)))
         streams = tuple(t.name for t in tables if t.segment == number and not t.whole)
-        segments.append(SegmentSpec(number, streams, mine, tuple(pins)))
+        stages = [placed[t.name].node for t in tables if t.segment == number and t.produced]
+        options = _options_of(pipeline, stages)
+        segments.append(SegmentSpec(number, streams, mine, tuple(pins), options))
     return tuple(segments)
+
+
+def _options_of(pipeline: str, stages: list[Node]) -> StageOptions:
+    """Return how the references of a segment travel: they share one topic, so all in one way."""
+    found = [(stage.name, replace(stage.options, durable=None)) for stage in stages]
+    for name, options in found:
+        if options != found[0][1]:
+            what = f"durable stages {found[0][0]} and {name} share a topic, with different options"
+            remedy = "Give both the same log, port, batch_size and fetch_timeout_ms."
+            raise PipelineInvalid(pipeline=pipeline, what=what, remedy=remedy)
+    return found[0][1] if found else StageOptions()
 
 
 def _pins_of(output: OutputSpec, placed: Mapping[str, Placed]) -> frozenset[str]:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import read_pieces, sha256_of
@@ -53,16 +54,21 @@ class Engine:
         executor: Executor,
         *,
         log: QueueBackend,
+        logs: Mapping[int, QueueBackend] = MappingProxyType({}),
         blobs: BlobStore,
         config: Config,
         watch: Watcher = ignore,
         stop: Stop = never,
     ) -> None:
-        """Begin. Nothing is read or written before `advance`."""
+        """Begin. Nothing is read or written before `advance`.
+
+        `log` is the store's own; `logs` are those of the segments whose references travel.
+        """
         self._held = held
         self._store, self._fence, self._directory = held.store, held.fence, held.directory
         self._spec, self._executor, self._config = spec, executor, config
-        self._log, self._blobs, self._watch, self._stop = log, blobs, watch, stop
+        self._log, self._logs = log, logs
+        self._blobs, self._watch, self._stop = blobs, watch, stop
         self._fingerprint = digest(*(f"{k}={v}" for k, v in sorted(spec.fingerprint.items())))
         self._verified: set[str] = set()
         self._barriers: set[int] = set()
@@ -138,7 +144,7 @@ class Engine:
         if work.attempts:
             self._tell(EventKind.RESUMED, work)
         if is_exhausted(work.failures, self._config.attempts_max):
-            self._fail(work, work.error or "too many failed attempts")
+            self._fail(work.plan.run_id, work.error or "too many failed attempts")
 
     def _plan_next(
         self, run_id: RunId, segment: SegmentSpec, batch_bytes: int | None
@@ -148,7 +154,8 @@ class Engine:
             return None
         topic = ingress_topic(run_id, segment.number)
         offset = self._store.read_offset(topic, 0, ENGINE_GROUP) or START
-        records = self._log.fetch_batch(topic, offset, count=self._config.fetch_records)
+        log = self._logs.get(segment.number, self._log)
+        records = log.fetch_batch(topic, offset, count=self._config.fetch_records)
         if not records:
             return None
         pending = [(record.offset, chunk_of(record.record)) for record in records]
@@ -168,6 +175,8 @@ class Engine:
         3. Inputs that Spark's own readers parsed are hashed again; all files are made durable.
         4. One transaction makes the files visible, marks the chunks applied and looks at the
            barrier. Crash before: the same plan again. Crash after: the next plan.
+        5. A log elsewhere is told that it was read so far: only now, because until 4 nothing of
+           what lies between, in memory, is kept. Crash before: it is told with the next batch.
         """
         while True:
             self._heed_stop(work)
@@ -177,7 +186,11 @@ class Engine:
             except HoldfastError as error:
                 self._count_failure(work, attempt, error)
                 continue
-            return
+            break
+        log = self._logs.get(work.plan.segment)
+        if log is not None:
+            topic = ingress_topic(work.plan.run_id, work.plan.segment)
+            log.commit_offset(topic, ENGINE_GROUP, work.plan.offset)
 
     def _heed_stop(self, work: Work) -> None:
         if self._stop():
@@ -225,7 +238,8 @@ class Engine:
         outcome = Outcome()
         with _verified(*sources.values(), *pins.values()):
             if sources:
-                wanted = BatchWork(str(directory), segment.number, sources, pins)
+                rows_max = self._config.piece_rows_max
+                wanted = BatchWork(str(directory), segment.number, sources, pins, rows_max)
                 outcome = self._executor.run_batch(wanted)
             crashpoint("engine.job.after")
         return outcome
@@ -278,7 +292,8 @@ class Engine:
         directory = self._directory.attempt(work, self._fence, attempt)
         datasets = {name: self._dataset(work.plan.run_id, name) for name in series.datasets}
         pins = self._pinned(work.plan.run_id, series.pins)
-        return SeriesWork(str(directory), series.name, datasets, pins)
+        rows_max = self._config.piece_rows_max
+        return SeriesWork(str(directory), series.name, datasets, pins, rows_max)
 
     def _series(self, work: Work) -> SeriesSpec:
         return next(one for one in self._spec.series if one.name == work.plan.name)
@@ -303,10 +318,26 @@ class Engine:
         crashpoint("engine.fail.after")
         self._tell(EventKind.FAILED_ATTEMPT, work, detail=str(error))
         if verdict is Verdict.FAIL or is_exhausted(failures, self._config.attempts_max):
-            self._fail(work, str(error), error)
+            self._fail(work.plan.run_id, str(error), error)
 
-    def _fail(self, work: Work, reason: str, cause: HoldfastError | None = None) -> None:
-        run_id = work.plan.run_id
+    def fail_damaged(self, run_id: RunId, damage: Damaged) -> None:
+        """Fail a run of a service whose stored files are damaged: its client cannot mend them, and
+        can hand everything in again.
+
+        Not while a whole directory is away: that is a disk that is not there, and may come back.
+
+        Raises:
+            RunFailed: the run is FAILED.
+            Damaged: it stays as it is.
+        """
+        path = Path(damage.path)
+        if not path.parent.is_dir() or self._directory.root not in path.parents:
+            raise damage
+        self._fail(run_id, str(damage), damage)
+
+    def _fail(self, run_id: RunId, reason: str, cause: HoldfastError | None = None) -> None:
+        # Clients read the reason: files of ours are named below the state directory only.
+        reason = reason.replace(f"{self._directory.root}/", "")
         state = self._state(run_id)
         if state not in TERMINAL:
             to = RunState.FAILED

@@ -7,6 +7,7 @@ the commit that lets readers see it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,12 +18,24 @@ from holdfast.engine.executor import Source
 from holdfast.errors import InputChanged
 from holdfast.store.rows import File
 
+_NUMBERS = re.compile(r"([0-9]+)")
+
 
 def _is_data(below: Path) -> bool:
     """Tell data files from Spark's markers (_SUCCESS), checksums (.x.crc) and what a task that
     outlived its job left below _temporary. The first part is the output's name, ours to choose.
     """
     return not any(part.startswith(("_", ".")) for part in below.parts[1:])
+
+
+def _in_order(below: Path) -> list[list[str | int]]:
+    """Sort numbers in names as numbers: Spark pads them, but to three digits only, and the rows
+    of a result are in the order of its files.
+    """
+    return [
+        [int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)]
+        for name in below.parts
+    ]
 
 
 def seal(root: Path, attempt: Path) -> tuple[File, ...]:
@@ -33,6 +46,7 @@ def seal(root: Path, attempt: Path) -> tuple[File, ...]:
     with os_errors(attempt):
         make_directories(attempt)
         files = [path for path in fsync_tree(attempt) if _is_data(path.relative_to(attempt))]
+        files.sort(key=lambda path: _in_order(path.relative_to(attempt)))
         return tuple(_describe(root, attempt, path) for path in files)
 
 

@@ -9,6 +9,7 @@ what fails one run fails no other.
 | bytes | the client's account grows |
 | nothing to do | the run rests for a moment |
 | RunFailed, RunGone | the run is over |
+| Damaged | the run is FAILED; but while a whole directory is away, it is left alone as below |
 | Fenced | somebody else is active: all stop |
 | no Java, no Spark, a pipeline that cannot work | no run can go on: the process ends with it |
 | anything else | the run is left alone for a while, and tried again; the others go on |
@@ -27,6 +28,7 @@ from holdfast.engine.events import Stop
 from holdfast.engine.loop import Engine
 from holdfast.engine.turns import Turns
 from holdfast.errors import (
+    Damaged,
     DependencyMissing,
     Fenced,
     HoldfastError,
@@ -48,7 +50,7 @@ _POLL_LAST_S = 0.25
 Longer: the first chunk after a quiet time waits so long."""
 _TROUBLE_FIRST_S = 1.0
 _TROUBLE_LAST_S = 60.0
-"""How long a run is left alone whose turn met trouble that is not its own: a full disk, damage."""
+"""How long a run is left alone whose turn met trouble that is not its own: a full disk."""
 _PRUNE_S = 30.0
 DRAIN_S = 7.0
 """How long the end waits for works under way. Longer: with Spark's own end it may be more than the
@@ -152,7 +154,12 @@ class ManyRuns:
             engine = self._engines.get(run.run_id)
             if engine is None:
                 engine = self._engines[run.run_id] = self._engine_of(run)
-            self._ended.put(_Ended(run, engine.step(run.run_id, batch_bytes=batch_bytes)))
+            try:
+                size = engine.step(run.run_id, batch_bytes=batch_bytes)
+            except Damaged as damage:
+                engine.fail_damaged(run.run_id, damage)
+                raise
+            self._ended.put(_Ended(run, size))
         except BaseException as error:  # nothing may be lost in a thread: the other one judges it
             self._ended.put(_Ended(run, None, error))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast._base.clock import Clock, SystemClock, pause
@@ -13,10 +13,13 @@ from holdfast.engine.events import Event, Watcher
 from holdfast.engine.executor import Executor
 from holdfast.engine.loop import Engine
 from holdfast.engine.many import ManyRuns
+from holdfast.engine.routes import routes_of
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import Held, Shared
 from holdfast.errors import Fenced, HoldfastError, RunStopped
+from holdfast.log.contract import QueueBackend
 from holdfast.log.embedded import EmbeddedBackend
+from holdfast.log.relayed import open_logs
 from holdfast.store.leases import ENGINE_RESOURCE, Keeper, beating
 from holdfast.store.rows import Fence, ReadyRun
 
@@ -127,11 +130,14 @@ class ServedEngine:
         executor = self._make()
         self._halt.watch(executor)
         try:
-            with beating(keeper, lambda error: lost.by(error, executor)):
+            with (
+                beating(keeper, lambda error: lost.by(error, executor)),
+                open_logs(held.store, routes_of(self._spec, self._config)) as logs,
+            ):
                 executor.check()
                 many = ManyRuns(
                     held.store,
-                    lambda run: self._engine_of(held, run, executor, lost),
+                    lambda run: self._engine_of(held, run, executor, lost, logs),
                     clock=self._clock,
                     stop=lost,
                     abort=executor.abort,
@@ -148,13 +154,21 @@ class ServedEngine:
         if lost.error is not None:
             raise lost.error
 
-    def _engine_of(self, held: Held, run: ReadyRun, executor: Executor, lost: _Lost) -> Engine:
+    def _engine_of(
+        self,
+        held: Held,
+        run: ReadyRun,
+        executor: Executor,
+        lost: _Lost,
+        logs: Mapping[int, QueueBackend],
+    ) -> Engine:
         watch: Watcher = lambda event: self._telling.watch(run, event)  # noqa: E731 - bound to one run
         return Engine(
             held,
             self._spec,
             executor,
             log=EmbeddedBackend(held.store),
+            logs=logs,
             blobs=LocalBlobs(held.directory.blobs),
             config=self._config,
             watch=watch,

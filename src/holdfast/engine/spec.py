@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from holdfast.config import StageOptions
 from holdfast.intake.tables import TableSpec
 
 
@@ -43,6 +44,8 @@ class SegmentSpec:
     outputs: tuple[OutputSpec, ...]
     pins: tuple[str, ...]
     """The whole tables that must be complete before a batch of this segment is planned."""
+    options: StageOptions = field(default_factory=StageOptions)
+    """Those of the durable stages whose output is read here. No part of what is fingerprinted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast._base.processes import die_with
+from holdfast.config import StageOptions
 from holdfast.engine.executor import Outcome
 from holdfast.errors import HoldfastError, InvariantViolated, SparkLost, SparkNotStarted
 from holdfast.spark.receipts import Mark, collecting
@@ -75,7 +76,8 @@ class Child:
         from holdfast.spark.load import load_pipeline
         from holdfast.spark.session import build_session
 
-        pipeline = load_pipeline(start.pipeline)
+        stages = {name: StageOptions(durable=value) for name, value in start.durable.items()}
+        pipeline = load_pipeline(start.pipeline).with_stages(stages)
         try:
             spark = build_session(
                 master=start.master,

@@ -43,6 +43,10 @@ _CSV = {
 """How results are written: the CSV that our own reader, and other tools, read back unchanged."""
 
 
+_ROWS_MAX = "maxRecordsPerFile"
+"""Each task begins its next file after so many rows, so the order of rows is that of the files."""
+
+
 _WRITES_AT_ONCE = 8
 """Most results and partial rows are small: while the driver plans one, or waits for its last task,
 the others' tasks have the cores. More would only share the same memory among more sorts."""
@@ -149,9 +153,14 @@ class SparkExecutor:
         first = {output.table: output.name for output in reversed(outputs)}.values()
         rest = [output.name for output in outputs if output.name not in first]
 
+        streamed = {output.name for output in outputs if output.kind is OutputKind.STREAMED}
+
         def write(name: str) -> None:
             with working(name, work.directory):
-                frames[name].write.parquet(f"{work.directory}/{name}")
+                writer = frames[name].write
+                if name in streamed:
+                    writer = writer.option(_ROWS_MAX, work.piece_rows_max)
+                writer.parquet(f"{work.directory}/{name}")
 
         with ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="output") as pool:
             for wave in (first, rest):
@@ -201,7 +210,8 @@ class SparkExecutor:
         options = {**_CSV, "nullValue": null}
         with _persisted(made.pins):
             self._refuse_bad_rows(made.pins, work.pins)
-            made.ordered.write.options(**options).csv(f"{work.directory}/{work.name}")
+            writer = made.ordered.write.options(**options).option(_ROWS_MAX, work.piece_rows_max)
+            writer.csv(f"{work.directory}/{work.name}")
         return Outcome(columns=made.columns)
 
     def _result_frame(self, work: SeriesWork, pins: Mapping[str, TableFrame]) -> DataFrame:

@@ -43,6 +43,7 @@ def run_pipeline(
     config: Config,
 ) -> RunReport:
     """Run or resume a pipeline in this process. See `Pipeline.run`."""
+    pipeline = pipeline.with_stages(config.stages)
     spec = pipeline.spec()
     root = Path(state).resolve()
     refuse_cluster(spark.conf.get("spark.master", "local") or "local", root)

@@ -16,9 +16,11 @@ any order.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from holdfast.config import StageOptions
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork, Source
 from holdfast.errors import HoldfastError, InvariantViolated, from_text
 
@@ -31,9 +33,16 @@ class Start:
     log: str
     master: str | None = None
     conf: dict[str, str] = field(default_factory=dict)
+    durable: dict[str, bool] = field(default_factory=dict)
+    """Stages that are durable, or light, against what the pipeline's code says."""
     short: bool = False
     at_once: int = 1
     """How many works may be under way. More than one: their jobs share the cores evenly."""
+
+
+def durable_of(stages: Mapping[str, StageOptions]) -> dict[str, bool]:
+    """Return what the Spark process must know of the options of stages."""
+    return {name: one.durable for name, one in stages.items() if one.durable is not None}
 
 
 def line(**message: Any) -> bytes:
@@ -53,6 +62,7 @@ def unpack_batch(values: dict[str, Any]) -> BatchWork:
         values["segment"],
         _sources(values["chunks"]),
         _sources(values["pins"]),
+        values["piece_rows_max"],
     )
 
 
@@ -60,7 +70,8 @@ def unpack_series(values: dict[str, Any]) -> SeriesWork:
     """Return the series that `pack` packed."""
     datasets = {name: tuple(paths) for name, paths in values["datasets"].items()}
     pins = _sources(values["pins"])
-    return SeriesWork(values["directory"], values["name"], datasets, pins)
+    rows_max = values["piece_rows_max"]
+    return SeriesWork(values["directory"], values["name"], datasets, pins, rows_max)
 
 
 def pack_result(result: Outcome | HoldfastError) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,10 @@ class PlainExecutor:
                 made = self._partial(output.name, bases)
             else:
                 made = self._frame(output.name, bases)
-            _write_lines(Path(work.directory, output.name, "part-0.jsonl"), map(json.dumps, made))
+            is_result = output.kind is OutputKind.STREAMED
+            rows_max = work.piece_rows_max if is_result else max(len(made), 1)
+            lines = list(map(json.dumps, made))
+            _write_lines(Path(work.directory, output.name), "jsonl", lines, rows_max)
         return Outcome(rows=rows)
 
     def run_series(self, works: Sequence[SeriesWork]) -> list[Outcome | HoldfastError]:
@@ -80,8 +83,8 @@ class PlainExecutor:
         columns = tuple(result[0]) if result else ("empty",)
         order = [*series.order_by, *(c for c in columns if c not in series.order_by)]
         result.sort(key=lambda row: [str(row[column]) for column in order])
-        lines = (_csv_line([row[column] for column in columns]) for row in result)
-        _write_lines(Path(work.directory, work.name, "part-0.csv"), lines)
+        lines = [_csv_line([row[column] for column in columns]) for row in result]
+        _write_lines(Path(work.directory, work.name), "csv", lines, work.piece_rows_max)
         return Outcome(columns=columns)
 
     def stop(self) -> None:
@@ -162,10 +165,14 @@ def _read_lines(path: Path) -> Rows:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with os_errors(path):
-        path.parent.mkdir(parents=True)
-        path.write_text("".join(f"{line}\n" for line in lines))
+def _write_lines(directory: Path, suffix: str, lines: Sequence[str], rows_max: int) -> None:
+    """Write files of at most so many rows: one of none where there are none, as Spark does."""
+    with os_errors(directory):
+        directory.mkdir(parents=True)
+        for number, first in enumerate(range(0, max(len(lines), 1), rows_max)):
+            some = lines[first : first + rows_max]
+            text = "".join(f"{line}\n" for line in some)
+            (directory / f"part-{number}.{suffix}").write_text(text)
 
 
 def _csv_line(values: list[Any]) -> str:
