@@ -1,4 +1,4 @@
-"""A TCP proxy that loses a message on purpose: before it reaches the server, or its answer."""
+"""A TCP proxy that does harm on purpose: it loses a message or its answer, or holds all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ Lose = Literal["request", "answer"]
 
 
 class Proxy:
-    """Forwards to a port of this machine. `lose_next` cuts the line at a chosen message."""
+    """Forwards to a port of this machine. `lose_next` cuts the line at a chosen message,
+    `slow_down` makes the way to the server long.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -21,12 +23,25 @@ class Proxy:
         self._silenced: set[socket.socket] = set()
         self._hung_up = threading.Event()
         self.lost = 0
+        self._delay_s = 0.0
+        self._quick = threading.Event()
+        self._quick.set()
+        self.held = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_next(self, text: bytes, what: Lose) -> None:
         """Cut the connection at the next message of a client that has `text` in it."""
         self._hung_up.clear()
         self._armed = (text, what)
+
+    def slow_down(self, delay_s: float) -> None:
+        """Hold what a client sends for so long, until `speed_up`; `held` counts."""
+        self._delay_s = delay_s
+        self._quick.clear()
+
+    def speed_up(self) -> None:
+        """Let everything pass at once again, what is held too."""
+        self._quick.set()
 
     def _accept(self) -> None:
         while True:
@@ -54,6 +69,9 @@ class Proxy:
                         server.shutdown(socket.SHUT_WR)
                         self._hung_up.wait()
                     break
+                if not self._quick.is_set():
+                    self.held += 1
+                    self._quick.wait(self._delay_s)
                 server.sendall(data)
         except OSError:
             pass

@@ -8,12 +8,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from tests.integration.nodes import Node
 from tests.integration.processes import ServerProcess, cache, free_ports
 
 VERSION = "4.1.0"
@@ -52,13 +54,20 @@ def jars() -> Path:
 
 
 class KafkaServer:
-    """One node on 127.0.0.1, its data below `directory`."""
+    """One broker, its data below `directory`: on 127.0.0.1, or on a node of its own."""
 
     def __init__(
-        self, directory: Path, *, host: str = "127.0.0.1", flags: tuple[str, ...] = _FLAGS
+        self,
+        directory: Path,
+        *,
+        node: Node | None = None,
+        flags: tuple[str, ...] = _FLAGS,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`more` are settings of the broker, by Kafka's own names."""
         directory.mkdir(parents=True, exist_ok=True)
-        self.host = host
+        self._node = node
+        self.host = host = node.address if node else "127.0.0.1"
         self.port, controller = free_ports(2)
         properties = {
             "process.roles": "broker,controller",
@@ -77,6 +86,7 @@ class KafkaServer:
             # The controller lets a killed node in again only when its old session has ended.
             "broker.session.timeout.ms": "1000",
             "broker.heartbeat.interval.ms": "200",
+            **more,
         }
         file = directory / "server.properties"
         file.write_text("".join(f"{k}={v}\n" for k, v in properties.items()), encoding="ascii")
@@ -86,8 +96,9 @@ class KafkaServer:
             check=True,
             capture_output=True,
         )
+        command = [*java, f"-Dkafka.logs.dir={directory}", "kafka.Kafka", str(file)]
         self.process = ServerProcess(
-            [*java, f"-Dkafka.logs.dir={directory}", "kafka.Kafka", str(file)],
+            node.inside(command) if node else command,
             log=directory / "server.log",
             ready=self._is_ready,
         )
@@ -101,7 +112,8 @@ class KafkaServer:
         return f"kafka://{self.address}/{prefix}{options and '?'}{options}"
 
     def _is_ready(self) -> bool:
-        asker = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        with self._node.entered() if self._node else nullcontext():
+            asker = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         try:
             return bool(asker.list_topics(timeout=1.0).brokers)
         except KafkaException:
@@ -118,9 +130,9 @@ class KafkaServer:
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[KafkaServer]:
+def running(directory: Path, *, node: Node | None = None) -> Iterator[KafkaServer]:
     """Run a server below `directory` for a block."""
-    server = KafkaServer(directory)
+    server = KafkaServer(directory, node=node)
     server.start()
     try:
         yield server

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+KILLS = 20
+"""How often each real server is killed while it is used."""
 READY_S = 90.0
 """How long a server may take to answer. Two cores that others use too are slow."""
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,6 +155,12 @@ class RabbitServer:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
         self.start()
+
+    def let_write(self) -> None:
+        """Wait until queues that were declared just now are on its disk, as for `settle`, while
+        clients are at work: it tells nobody when it has written them.
+        """
+        time.sleep(2.0)
 
     def restart(self) -> None:
         """Kill it and start it again on the same data."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from typing import Any
 
 from tests.integration.rabbit_server import PASSWORD, RabbitServer
 from tests.integration.waiting import until
+from tests.service.toy import pipe
 
 from holdfast._base.ids import Ordinal, RunId, digest
 from holdfast.amqp.broker import Broker, Queue
@@ -63,7 +66,9 @@ class Place:
         """Create a run of one table `sales` with these senders."""
         run = RunId(digest("run", client, name))
         declared = tuple(SenderDecl("sales", sender, 1) for sender in senders)
-        self.store.create_run(NewRun(run, client, "toy", {}, 1, declared, 0))
+        self.store.create_run(
+            NewRun(run, client, pipe.name, pipe.spec().fingerprint, 1, declared, 0)
+        )
         return run
 
     def received(self, run: RunId) -> dict[str, list[int]]:
@@ -97,12 +102,15 @@ class RouterProcess:
         *options: str,
         url: str | None = None,
         crash: str | None = None,
+        pipeline: str = "tests.service.toy:pipe",
+        **more: str,
     ) -> None:
         self.log_path = state.parent / f"router-{digest(os.urandom(8))}.log"
         command = [sys.executable, "-m", "holdfast.cli", "router", "--state", str(state)]
+        command += ["--pipeline", pipeline]
         command += ["--amqp", url or f"amqp://holdfast@127.0.0.1:{server.port}/"]
         command += ["--json", *options]
-        environment = {**os.environ, "HOLDFAST_AMQP_PASSWORD": PASSWORD}
+        environment = {**os.environ, "HOLDFAST_AMQP_PASSWORD": PASSWORD, **more}
         if crash is not None:
             environment["HOLDFAST_CRASH"] = crash
         with self.log_path.open("wb") as log:
@@ -141,6 +149,16 @@ class RouterProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
+
+
+def figures_of(router: RouterProcess) -> dict[str, float]:
+    """Return what a router serves at /metrics; it was started with `--metrics-port`."""
+    (ready,) = [line for line in router.lines() if line["event"] == "router ready"]
+    url = f"http://127.0.0.1:{ready['metrics_port']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.findall(r"^holdfast_router_(\w+) (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
 
 
 @contextmanager

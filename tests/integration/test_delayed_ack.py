@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,10 @@ import pytest
 from tests.integration.rabbit_server import RabbitServer, running
 from tests.integration.router_work import (
     Place,
-    RouterProcess,
     chunk_of,
     drained,
     end_of,
+    figures_of,
     payload_of,
     routing,
     send,
@@ -108,15 +106,6 @@ def test_an_end_is_held_until_its_chunks_are_in_and_the_log_says_so(case: Case) 
     assert case.place.received(run) == {"north": [1, 2, 3], "south": []}
     assert case.place.announced(run) == {"north": 3, "south": 0}
     shards_have(case, (run, 3, "north"), (run, 0, "south"))
-
-
-def figures_of(router: RouterProcess) -> dict[str, float]:
-    (ready,) = [line for line in router.lines() if line["event"] == "router ready"]
-    url = f"http://127.0.0.1:{ready['metrics_port']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        text = answer.read().decode()
-    found = re.findall(r"^holdfast_router_(\w+) (\S+)$", text, re.MULTILINE)
-    return {name: float(value) for name, value in found}
 
 
 def test_killed_while_ends_are_held_three_times_in_a_row(case: Case) -> None:

@@ -192,6 +192,7 @@ def test_the_broker_is_killed_while_results_come(tmp_path: Path) -> None:
             server.restart()
             with scene.producing():
                 until(lambda: any(scene.state(run) == "DONE" for run in runs), "one is done")
+                server.let_write()  # the producer's and the notices' queues are new
                 server.restart()
                 until(lambda: all(scene.state(run) == "DONE" for run in runs), "all are done")
             assert process.poll() is None, "delivery outlived the broker"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.kafka_server import KafkaServer, running
-from tests.integration.processes import free_ports
+from tests.integration.processes import KILLS, free_ports
 
 from holdfast._base.ids import Offset
 from holdfast.errors import LogRefused, LogUnreachable, UsageInvalid
@@ -72,12 +72,13 @@ class Killer:
         self._thread.join()
 
 
+@pytest.mark.timeout(600)
 def test_a_broker_that_dies_loses_and_doubles_nothing_of_a_living_producer(
     tmp_path: Path, started: list[QueueBackend]
 ) -> None:
     """Goal: what was confirmed is there once, in order, though the broker is killed in between.
 
-    Method: produce batches and read behind, until the broker was killed three times.
+    Method: produce batches and read behind, until the broker was killed twenty times.
     """
     with running(tmp_path / "kafka") as server:
         backend = KafkaBackend(server.url("p"))
@@ -87,7 +88,7 @@ def test_a_broker_that_dies_loses_and_doubles_nothing_of_a_living_producer(
         told: list[tuple[int, bytes]] = []
         seen: list[tuple[int, bytes]] = []
         number = 0
-        with Killer(server, 3) as killer:
+        with Killer(server, KILLS) as killer:
             while not killer.over.is_set():
                 batch = [Record(b"%d" % (number + item)) for item in range(50)]
                 number += 50
@@ -97,7 +98,7 @@ def test_a_broker_that_dies_loses_and_doubles_nothing_of_a_living_producer(
                 seen += [(stored.offset, stored.record.value) for stored in found]
                 backend.commit_offset("t", "g", Offset(len(seen)))
                 killer.worked.set()
-        assert killer.kills == 3
+        assert killer.kills == KILLS
         while found := backend.fetch_batch("t", Offset(len(seen)), count=1000):
             seen += [(stored.offset, stored.record.value) for stored in found]
         assert told == [(item, b"%d" % item) for item in range(number)]

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.integration.processes import KILLS
 from tests.integration.rabbit_server import PASSWORD, RabbitServer, running
 from tests.integration.router_work import (
     Place,
+    RouterProcess,
     chunk_of,
     end_of,
+    figures_of,
+    payload_of,
     routing,
     send,
 )
 from tests.integration.waiting import until
 
-from holdfast._base.ids import RunId
+from holdfast._base.ids import Ordinal, RunId
 from holdfast.amqp.broker import Broker, Queue
 from holdfast.amqp.contract import Message
-from holdfast.amqp.names import client_queue
-from holdfast.amqp.topology import QueueSpec
-
-KILLS = 20
+from holdfast.amqp.names import client_queue, retry_queue
+from holdfast.amqp.topology import RETRY_DELAY_S, QueueSpec
+from holdfast.store.client_rows import Client, Quotas, Token
 
 
 @pytest.fixture(scope="module")
@@ -80,27 +86,33 @@ def test_what_can_never_be_taken_goes_to_the_dead_letters_with_its_reason(
     server: RabbitServer, broker: Broker, place: Place, client: str
 ) -> None:
     run = place.open_run(client)
+    run_two = place.open_run(client, name="two")
     other = place.open_run("somebody-else")
     wrong = chunk_of(run, 2)
+    parquet = (sha256(b"no parquet").hexdigest(), b"no parquet")
     send(broker, client, chunk_of(run, 1), end_of(run, 1))
     send(
         *(broker, client),
         chunk_of(run, 1, payload=b"shop,amount\nother,1\n"),
-        type(wrong)(run, "sales", "", wrong.ordinal, "csv", "00" * 32, wrong.payload),
+        type(wrong)(run_two, "sales", "", Ordinal(3), "csv", "00" * 32, wrong.payload),
         chunk_of(run, 1, sender="nobody"),
         chunk_of(other, 1),
         chunk_of(RunId("never-was"), 1),
+        chunk_of(run_two, 1, payload=b"amount,shop\n1,swapped\n"),
+        type(wrong)(run_two, "sales", "", wrong.ordinal, "parquet", *parquet),
         end_of(run, 2),
     )
     broker.publish(client_queue(client), [Message(b"hello", "no-frame")])
     with routing(server, place, "--client", client):
         queue = queue_of(broker, client)
-        until(lambda: len(buried(queue)) >= 7, "all seven are buried")
+        until(lambda: len(buried(queue)) >= 9, "all nine are buried")
         until(lambda: queue.depth() == 0, "the queue is empty")
     assert sorted(code for _, code in buried(queue)) == [
         "CHECKSUM_WRONG",
         "CHUNK_CONFLICT",
         "DAMAGED",
+        "DOCUMENT_REFUSED",
+        "DOCUMENT_REFUSED",
         "END_CONFLICT",
         "RUN_UNKNOWN",
         "RUN_UNKNOWN",
@@ -114,6 +126,91 @@ def test_what_can_never_be_taken_goes_to_the_dead_letters_with_its_reason(
     assert len(set(strangers)) == 1, "another client's run is one that never was"
     assert place.is_whole(run, 1)
     assert place.received(other) == {"": []}
+    assert place.received(run_two) == {"": []}
+
+
+def test_what_is_over_a_quota_for_good_is_a_dead_letter(
+    server: RabbitServer, broker: Broker, place: Place, client: str
+) -> None:
+    """Too large, one too many of its run, more than the client may ever keep; others flow."""
+    quotas = Quotas(chunk_bytes=60, run_chunks=2, stored_bytes=50)
+    place.store.add_client(Client(client, quotas=quotas), Token("a" * 16, "0" * 64))
+    run, other = place.open_run(client), place.open_run(client, name="other")
+    long = [payload_of(1) + b"s,1\n" * n for n in (20, 10)]
+    send(broker, client, *(chunk_of(run, n) for n in (1, 2, 3)))
+    send(broker, client, *(chunk_of(other, n, payload=text) for n, text in enumerate(long, 1)))
+    send(broker, client, end_of(run, 2))
+    with routing(server, place, "--client", client):
+        queue = queue_of(broker, client)
+        until(lambda: len(buried(queue)) >= 3, "all three are buried")
+        until(lambda: place.is_whole(run, 2), "the run is whole")
+        until(lambda: queue.depth() == 0, "the queue is empty")
+    codes = sorted(code for _, code in buried(queue))
+    assert codes == ["BODY_TOO_LARGE", "QUOTA_REACHED", "QUOTA_REACHED"]
+    assert place.received(other) == {"": []}
+
+
+@pytest.mark.parametrize("crash", [None, "router.postpone.after:1", "router.postpone.after:2"])
+def test_what_has_no_room_now_lets_others_pass_and_is_taken_later(
+    server: RabbitServer, broker: Broker, place: Place, client: str, crash: str | None
+) -> None:
+    """A full backlog: ENDs behind the chunks are taken, the chunks once when there is room.
+
+    Killed with a copy sent on and not acked, a message is there twice. Meanwhile each goes round
+    at most once per stay at the broker: no busy loop. A kill may leave both of the chunks twice.
+    """
+    full, run, late = (place.open_run(client, name=name) for name in ("full", "run", "late"))
+    large = chunk_of(full, 1, payload=payload_of(1) + b"s,1\n" * 20)
+    send(broker, client, large, chunk_of(run, 1), chunk_of(run, 2), end_of(run, 2))
+    options: dict[str, Any] = {"HOLDFAST_BACKLOG_BYTES": "60"}
+    if crash is not None:
+        with routing(server, place, "--client", client, crash=crash, **options) as first:
+            until(first.died_by_crash, "it died at its point")
+    with routing(server, place, "--client", client, "--metrics-port", "0", **options) as router:
+        until(lambda: place.announced(run) == {"": 2}, "the END behind them is in")
+        copies = 2 if crash is None else 4
+        began_s, before = time.monotonic(), turns_at(router)
+        until(lambda: turns_at(router) >= before + 8, "they go round")
+        rounds = (turns_at(router) - before) / copies
+        assert rounds <= (time.monotonic() - began_s) / RETRY_DELAY_S + 1
+        assert router.said("postponed") <= copies, "said once of each, not at every turn"
+        send(broker, client, end_of(late, 0))
+        until(lambda: place.announced(late) == {"": 0}, "one that comes late passes too")
+        assert (place.received(run), place.received(full)) == ({"": []}, {"": [1]})
+        place.store.cancel_run(client, full)
+        until(lambda: place.is_whole(run, 2), "both are in")
+        until(lambda: not waiting_at(broker, client), "no copy is left")
+        assert router.stop() == 0
+    assert not waiting_at(broker, client), "nothing was held"
+    assert place.payloads_are_right(run)
+    assert queue_of(broker, client).dead_letters() == []
+
+
+def turns_at(router: RouterProcess) -> float:
+    return figures_of(router.ready())["postponed_total"]
+
+
+def waiting_at(broker: Broker, client: str) -> int:
+    """How many messages of a client wait at the broker, those between two turns included."""
+    names = (client_queue(client), retry_queue(client_queue(client)))
+    return sum(broker.loop.call(broker.link.depth(name)) or 0 for name in names)
+
+
+def test_no_room_and_no_place_to_wait_is_mended(
+    server: RabbitServer, broker: Broker, place: Place, client: str
+) -> None:
+    """Somebody deletes the queue in which postponed messages wait: it is made again."""
+    full, run = place.open_run(client, name="full"), place.open_run(client)
+    with routing(server, place, "--client", client, HOLDFAST_BACKLOG_BYTES="10") as router:
+        send(broker, client, chunk_of(full, 1))
+        until(lambda: place.received(full) == {"": [1]}, "the backlog is full")
+        broker.loop.call(broker.link.delete(retry_queue(client_queue(client))))
+        send(broker, client, chunk_of(run, 1))
+        until(lambda: router.said("not postponed"), "it says so")
+        until(lambda: router.said("postponed"), "and goes on")
+        place.store.cancel_run(client, full)
+        until(lambda: place.received(run) == {"": [1]}, "it is in")
+        assert router.stop() == 0
 
 
 def buried(queue: Queue) -> set[tuple[str, str]]:
@@ -162,8 +259,6 @@ def test_several_routers_share_clients(
 def test_a_client_that_is_added_is_served_and_a_revoked_one_left(
     server: RabbitServer, broker: Broker, place: Place
 ) -> None:
-    from holdfast.store.client_rows import Client, Token
-
     names = [f"added-{place.root.parent.name}", f"later-{place.root.parent.name}"]
     place.store.add_client(Client(names[0]), Token("a" * 16, "0" * 64))
     with routing(server, place) as router:

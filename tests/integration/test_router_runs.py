@@ -72,7 +72,13 @@ def create(shared: Shared, pipeline: Pipeline, client: str) -> RunId:
 
 
 def upload(
-    server: RabbitServer, shared: Shared, client: str, run: RunId, sent: list[ClientMessage]
+    server: RabbitServer,
+    shared: Shared,
+    client: str,
+    run: RunId,
+    sent: list[ClientMessage],
+    *,
+    pipeline: str,
 ) -> None:
     """Send everything twice through a router that is killed once on the way."""
     state = shared.directory.root
@@ -90,10 +96,11 @@ def upload(
         queue = broker.queue(QueueSpec(client_queue(client)))
         send(broker, client, *sent)
         point = f"intake.chunk.after:{max(len(chunks) // 2, 1)}"
-        first = RouterProcess(server, state, "--client", client, crash=point)
+        first = RouterProcess(server, state, "--client", client, crash=point, pipeline=pipeline)
         until(first.died_by_crash, "the first router died half-way", timeout_s=120)
         send(broker, client, *sent)
-        second = RouterProcess(server, state, "--client", client, "--threads", "2")
+        options = ("--client", client, "--threads", "2")
+        second = RouterProcess(server, state, *options, pipeline=pipeline)
         try:
             until(is_in, "all is in intake", timeout_s=120)
             until(lambda: queue.depth() == 0, "the queue is empty", timeout_s=120)
@@ -127,7 +134,7 @@ def test_a_plain_run_through_the_router_gives_the_same_bytes(
     with share(state, SMALL, part="test", spec=pipeline.spec()) as shared:
         run = create(shared, pipeline, "plain")
         sent = messages_of(run, pipeline, tmp_path / "in", 7)
-        upload(server, shared, "plain", run, sent)
+        upload(server, shared, "plain", run, sent, pipeline="tests.integration.tiny:pipe")
     with hold(state, SMALL) as held:
         engine = Engine(
             *(held, pipeline.spec(), PlainExecutor(pipeline)),
@@ -159,7 +166,7 @@ def test_the_coffee_run_through_the_router_gives_the_same_bytes(
     with share(state, part="test", spec=pipeline.spec()) as shared:
         run = create(shared, pipeline, "coffee")
         sent = messages_of(run, pipeline, Path(data), CHUNK_LINES)
-        upload(server, shared, "coffee", run, sent)
+        upload(server, shared, "coffee", run, sent, pipeline="coffee")
         engine = Process("holdfast.cli", "engine", "--pipeline", "coffee", "--state", str(state))
         try:
             until(lambda: _state(shared, run) in ("COMPLETING", "FAILED"), "it ends", timeout_s=300)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.crash.workloads import check_answers, check_settled
+from tests.integration import gated_run
 from tests.integration.coffee_runs import answers, check_killed_and_resumed, run
-from tests.integration.kafka_server import KafkaServer
+from tests.integration.kafka_server import KafkaServer, running
 
 from holdfast._base.crashpoint import POINTS
 from holdfast._base.ids import fresh_token
@@ -35,6 +36,14 @@ def check_relay_killed_at(point: str, root: Path, log: str) -> None:
 @pytest.mark.parametrize("point", RELAY_POINTS)
 def test_the_relay_killed_over_kafka(point: str, kafka: KafkaServer, tmp_path: Path) -> None:
     check_relay_killed_at(point, tmp_path, kafka.url(f"toy-{fresh_token()[:8]}"))
+
+
+@pytest.mark.timeout(600)
+def test_kafka_is_killed_twenty_times_in_a_run(tmp_path: Path) -> None:
+    with running(tmp_path / "kafka") as server:
+        gated_run.check_broker_killed_throughout(
+            tmp_path / "run", server.url("run"), kill=server.kill, start=server.start
+        )
 
 
 @pytest.mark.timeout(900)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.crash.workloads import check_answers
+from tests.integration import gated_run, hybrid_job
 from tests.integration.coffee_runs import check_killed_and_resumed
+from tests.integration.processes import KILLS, free_ports
 from tests.integration.s3_server import SECRET_KEY, S3Server
 from tests.integration.waiting import until
+from tests.unit.plain_runs import answers_in, run_toy
 
 from holdfast._base.ids import Offset, fresh_token
+from holdfast.config import StageOptions
+from holdfast.engine.executor import BatchWork, SeriesWork
 from holdfast.errors import DependencyMissing, LogNotStarted
 from holdfast.log.contract import Capability, QueueBackend, Record
 from holdfast.log.open import open_backend
@@ -97,13 +104,13 @@ def is_alive(pid: int) -> bool:
 def test_a_broker_that_dies_is_started_again(
     engine: str, url_of: Callable[[str], str], opened: Opened
 ) -> None:
-    """Goal: what was confirmed is there once, in order, though the broker is killed ten times."""
+    """What was confirmed is there once, in order, though the broker is killed twenty times."""
     backend = TansuBackend(url_of(engine))
     opened.append(backend)
     backend.start()
     backend.create_topic("t")
     told: list[tuple[int, bytes]] = []
-    for turn in range(10):
+    for turn in range(KILLS):
         batch = [Record(b"%d-%d" % (turn, item)) for item in range(20)]
         offsets = backend.produce_batch("t", batch)
         told += zip(offsets, (one.value for one in batch), strict=True)
@@ -112,8 +119,28 @@ def test_a_broker_that_dies_is_started_again(
         os.kill(pid, signal.SIGKILL)
     found = backend.fetch_batch("t", Offset(0), count=1000)
     assert [(one.offset, one.record.value) for one in found] == told
-    assert len(told) == 200
-    assert backend.broker.restarts >= 9
+    assert len(told) == KILLS * 20
+    assert backend.broker.restarts >= KILLS - 1
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["sqlite", "s3"])
+def test_it_is_killed_twenty_times_in_a_run(
+    engine: str, url_of: Callable[[str], str], opened: Opened, tmp_path: Path
+) -> None:
+    """Whoever owns the broker starts it again; the engine has no more than its endpoint."""
+    owner = TansuBackend(url_of(engine))
+    opened.append(owner)
+    owner.start()
+
+    def kill() -> None:
+        until(lambda: owner.broker.pid is not None, "the broker was started again")
+        os.kill(owner.broker.pid or 0, signal.SIGKILL)
+
+    gated_run.check_broker_killed_throughout(
+        tmp_path / "run", owner.endpoint().url, kill=kill, start=lambda: None
+    )
+    assert owner.broker.restarts >= KILLS - 1
 
 
 def test_nothing_is_left_when_it_stops(opened: Opened) -> None:
@@ -223,6 +250,29 @@ def test_the_toy_run_over_it(engine: str, url_of: Callable[[str], str], tmp_path
         assert cut.returncode == -signal.SIGKILL
     subprocess.run(command, check=True, timeout=120)
     check_answers(tmp_path / "run")
+
+
+def test_two_stages_share_one_broker_on_the_port_they_name(tmp_path: Path) -> None:
+    """Durable, memory, durable: while it works, one broker listens there; then nobody does."""
+    (port,) = free_ports(1)
+    options = StageOptions(log=f"tansu+sqlite://{tmp_path}/topics.db", port=port, batch_size=2)
+    config = replace(hybrid_job.SMALL, stages={"priced": options, "graded": options})
+    heard = []
+
+    def listen(work: BatchWork | SeriesWork) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            heard.append(work.directory)
+
+    for root, settings, before in (
+        (tmp_path / "tansu", config, listen),
+        (tmp_path / "plain", hybrid_job.SMALL, None),
+    ):
+        hybrid_job.prepare(root)
+        run_toy(root, pipeline=hybrid_job.make_pipeline([]), config=settings, before=before)
+    assert len(heard) > 5
+    assert answers_in(tmp_path / "tansu" / "out") == answers_in(tmp_path / "plain" / "out")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 @pytest.mark.timeout(900)
