@@ -60,15 +60,12 @@ class Watched:
 
 
 def figures(size: Size, root: Path) -> list[Figure]:
-    """Return the figures of the race at every scale of a size."""
-    made: list[Figure] = []
+    """Return the figures of the race."""
+    say(f"coffee: scale {size.scale:g}")
     with session(root) as spark:
-        for scale in size.scales:
-            say(f"coffee: scale {scale:g}")
-            race = CoffeeRace(spark, root, scale=scale)
-            made += measure(race, scale, size.rounds, peers=size.name != "quick")
-            made += by_command(race, scale)
-    return made
+        race = CoffeeRace(spark, root, scale=size.scale)
+        made = measure(race, size.scale, size.rounds, peers=size.peers)
+        return made + (by_command(race, size.scale) if size.peers else [])
 
 
 def by_command(race: CoffeeRace, scale: float) -> list[Figure]:

@@ -1,8 +1,9 @@
 """`python -m bench.compare OLD NEW`: fails on a regression beyond the noise that was measured.
 
 OLD and NEW are result files or directories of them. A figure is worse if its median moved in the
-wrong direction by more than the larger of both spreads, and by at least a tenth. If the two were
-measured on different machines, or at different sizes, only ratios are compared.
+wrong direction by more than the larger of both spreads, and by at least a tenth. One that was
+measured once says nothing of its noise: it is shown and not judged. If the two were measured on
+different machines, or at different sizes, only ratios are compared.
 """
 
 from __future__ import annotations
@@ -44,9 +45,14 @@ class Change:
         return max(NOISE_MIN, self.old.spread, self.new.spread)
 
     @property
+    def is_judged(self) -> bool:
+        """Whether both sides measured their noise."""
+        return min(len(self.old.values), len(self.new.values)) > 1
+
+    @property
     def regressed(self) -> bool:
         """Whether the figure is worse by more than noise."""
-        return self.worsening > self.noise
+        return self.is_judged and self.worsening > self.noise
 
 
 def _inverse(moved: float) -> float:
@@ -108,9 +114,10 @@ def main() -> None:
         for one in found:
             mark = "WORSE" if one.regressed else ""
             moved = f"{abs(one.worsening):.0%} {'worse' if one.worsening > 0 else 'better'}"
+            noise = f"noise {one.noise:.0%}" if one.is_judged else "measured once: not judged"
             say(
                 f"{one.new.name}: {show(one.old.median)} -> {show(one.new.median)} {one.new.unit}"
-                f" ({moved}, noise {one.noise:.0%}) {mark}".rstrip()
+                f" ({moved}, {noise}) {mark}".rstrip()
             )
         regressions += sum(one.regressed for one in found)
         compared += len(found)

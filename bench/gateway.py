@@ -23,6 +23,8 @@ from pathlib import Path
 
 from bench.harness import MIB, Size, alone, say
 from holdfast.cli.measure import Figure, in_turn, stopwatch
+from holdfast.intake.ddl import column_names
+from holdfast.spark.load import load_pipeline
 
 CHUNK_BYTES = 32 * MIB
 CONNECTIONS = 4
@@ -83,7 +85,7 @@ def figures(size: Size, root: Path) -> list[Figure]:
     """Return the rate of uploads beside that of the disk, the memory, and tiny runs."""
     count = 8 if size.name == "quick" else 64
     source = root / "chunk"
-    source.write_bytes(os.urandom(CHUNK_BYTES))
+    source.write_bytes((_header("transactions") + os.urandom(CHUNK_BYTES))[:CHUNK_BYTES])
     checksum = hashlib.sha256(source.read_bytes()).hexdigest()
     served = Served(root / "gateway")
     keys = iter(range(10**6))
@@ -111,6 +113,12 @@ def figures(size: Size, root: Path) -> list[Figure]:
         Figure("gateway: memory, tiny runs", "MiB", (peak_tiny,), reach=REACH_RSS_MIB),
         Figure("gateway: tiny runs (create, 1 chunk, 7 ENDs)", "1/s", tuple(rates), "higher"),
     ]
+
+
+def _header(table: str) -> bytes:
+    """Return the header that a table's documents begin with."""
+    columns = column_names(load_pipeline("coffee").spec().table(table).schema)
+    return ",".join(columns).encode() + b"\n"
 
 
 def upload(served: Served, key: str, source: Path, checksum: str, count: int) -> float:
@@ -168,7 +176,7 @@ def write_files(root: Path, source: Path, count: int) -> float:
 def tiny_runs(served: Served, prefix: str) -> float:
     """Return runs a second: created, one chunk, all ENDs, by four connections."""
     tables = "transactions transaction_items users stores menu_items payment_methods vouchers"
-    body = b"a,b\n1,2\n"
+    body = _header("transactions")
     checksum = hashlib.sha256(body).hexdigest()
 
     def ask(line: http.client.HTTPConnection, verb: str, path: str, data: bytes) -> bytes:

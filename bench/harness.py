@@ -40,28 +40,31 @@ class Size:
 
     name: str
     rounds: int
-    scales: tuple[float, ...]
+    scale: float
     log_records: tuple[int, ...]
     resume_records: tuple[int, int]
     chunks: tuple[int, ...]
     spark_chunks: tuple[int, ...]
     stage_chunks: int
+    peers: bool = True
+    """Whether others than plain PySpark take part."""
 
 
-QUICK = Size("quick", 3, (0.005,), (10_000,), (1_000, 20_000), (1, 10, 100), (1, 10), 16)
+QUICK = Size("quick", 3, 0.005, (10_000,), (1_000, 20_000), (1, 10, 100), (1, 10), 16, peers=False)
 """Two minutes: what a change did to the ratios."""
 NORMAL = Size(
     "normal",
     5,
-    (0.1,),
+    0.1,
     (10_000, 100_000, 1_000_000),
     (10_000, 1_000_000),
     (1, 10, 100, 1000),
     (1, 10, 100),
     40,
 )
-FULL = replace(NORMAL, name="full", scales=(0.1, 1.0))
-SIZES = {size.name: size for size in (QUICK, NORMAL, FULL)}
+LARGE = replace(NORMAL, name="large", scale=1.0, peers=False)
+"""Of the race alone: a round takes six minutes."""
+SIZES = {size.name: size for size in (QUICK, NORMAL, LARGE)}
 
 
 @dataclass(slots=True)

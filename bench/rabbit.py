@@ -1,158 +1,158 @@
-"""RabbitMQ's queues through the adapter, against aio-pika itself: rates, latency, recovery.
+"""The sides of `bench.backends` on RabbitMQ: the adapter, and aio-pika itself.
 
-    .venv/bin/python -m bench.rabbit [RECORDS]
-
-Records of 1 KiB in batches of 100, quorum queues, every one persistent, mandatory and confirmed, on
-both sides; consumers with prefetch 100 ack one by one. Both sides take turns on one server.
+Quorum queues; everything sent is persistent, mandatory and confirmed; what is read is acked one by
+one, and is then gone: a queue has no offsets.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from itertools import count as counting
 
 import aio_pika
-from tests.integration.rabbit_server import RabbitServer, running
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractRobustConnection
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
-from holdfast._base.ids import fresh_token
-from holdfast.amqp.broker import Broker
+from bench.sides import Side
+from holdfast.amqp.broker import Broker, Queue
 from holdfast.amqp.contract import Message
+from holdfast.amqp.loop import LoopThread
 from holdfast.amqp.topology import QueueSpec
 
-RECORD = b"x" * 1024
-BATCH, PREFETCH, ROUNDS, SINGLES = 100, 100, 3, 300
-Rates = tuple[float, float]
+PATIENCE_S = 120.0
+PREFETCH = 100
+"""Of a listener, on both sides."""
 
 
-def adapter_rates(server: RabbitServer, records: int) -> Rates:
-    """Return records per second, published and consumed, through the adapter."""
-    with Broker(server.url()) as broker:
-        queue = broker.queue(QueueSpec(f"bench-{fresh_token()}"))
-        began = time.perf_counter()
-        for start in range(0, records, BATCH):
-            names = range(start, start + BATCH)
-            queue.publish(*(Message(RECORD, message_id=str(name)) for name in names))
-        published = records / (time.perf_counter() - began)
+class RabbitSide(Side):
+    """The adapter."""
+
+    def open(self) -> None:
+        self._broker = Broker(self.address, patience_s=PATIENCE_S)
+        self._broker.connect()
+        self._numbers = counting()
+
+    def close(self) -> None:
+        self._broker.close()
+
+    def _queue(self, topic: str) -> Queue:
+        return Queue(self._broker, QueueSpec(topic))
+
+    def create(self, topic: str) -> None:
+        self._broker.queue(QueueSpec(topic))
+
+    def produce(self, topic: str, values: Sequence[bytes]) -> None:
+        ids = self._numbers
+        self._queue(topic).publish(*(Message(one, message_id=str(next(ids))) for one in values))
+
+    def fetch(self, topic: str, count: int, at_once: int, *, start: int = 0) -> None:  # noqa: ARG002 - of logs
         got, all_in = 0, threading.Event()
 
         def take(_: Message) -> None:
             nonlocal got
             got += 1
-            if got == records:
+            if got >= count:
                 all_in.set()
 
-        began = time.perf_counter()
-        consumer = queue.consume(take, prefetch=PREFETCH)
-        all_in.wait()
-        consumed = records / (time.perf_counter() - began)
+        consumer = self._queue(topic).consume(take, prefetch=at_once)
+        assert all_in.wait(1800), f"{got} of {count} records"
         consumer.stop()
-        queue.delete()
-    return published, consumed
+
+    @contextmanager
+    def listening(self, topic: str, heard: Callable[[bytes], None]) -> Iterator[None]:
+        consumer = self._queue(topic).consume(lambda one: heard(one.body), prefetch=PREFETCH)
+        try:
+            yield
+        finally:
+            consumer.stop()
 
 
-async def _raw(url: str, records: int) -> Rates:
-    connection = await aio_pika.connect(url)
-    async with connection:
-        channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
-        quorum = {"x-queue-type": "quorum"}
-        queue = await channel.declare_queue(
-            f"raw-{fresh_token()}", durable=True, arguments={**quorum}
+class RawRabbit(Side):
+    """aio-pika alone, in a loop of its own."""
+
+    def open(self) -> None:
+        self._loop = LoopThread("raw")
+        self._numbers = counting()
+        self._loop.call(self._connect())
+
+    async def _connect(self) -> None:
+        give_up_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._connection: AbstractRobustConnection = await aio_pika.connect_robust(
+                    self.address
+                )
+                break
+            except CONNECTION_EXCEPTIONS:
+                if time.monotonic() > give_up_s:
+                    raise
+                await asyncio.sleep(0.05)
+        self._channel: AbstractChannel = await self._connection.channel(
+            publisher_confirms=True, on_return_raises=True
         )
 
-        async def send(name: int) -> None:
-            message = aio_pika.Message(RECORD, message_id=str(name), delivery_mode=2)
-            await channel.default_exchange.publish(message, queue.name, mandatory=True)
+    def close(self) -> None:
+        self._loop.call(self._connection.close())
+        self._loop.close()
 
-        began = time.perf_counter()
-        for start in range(0, records, BATCH):
-            await asyncio.gather(*(send(name) for name in range(start, start + BATCH)))
-        published = records / (time.perf_counter() - began)
-        reader = await connection.channel()
-        await reader.set_qos(prefetch_count=PREFETCH)
-        got, all_in = 0, asyncio.Event()
+    def create(self, topic: str) -> None:
+        self._loop.call(self._create(topic))
 
-        async def take(message: aio_pika.abc.AbstractIncomingMessage) -> None:
-            nonlocal got
+    async def _create(self, topic: str) -> None:
+        quorum = {"x-queue-type": "quorum"}
+        await self._channel.declare_queue(topic, durable=True, arguments={**quorum})
+
+    def produce(self, topic: str, values: Sequence[bytes]) -> None:
+        self._loop.call(self._send(topic, values))
+
+    async def _send(self, topic: str, values: Sequence[bytes]) -> None:
+        async def send(value: bytes) -> None:
+            message_id = str(next(self._numbers))
+            message = aio_pika.Message(value, message_id=message_id, delivery_mode=2)
+            await self._channel.default_exchange.publish(message, topic, mandatory=True)
+
+        await asyncio.gather(*(send(value) for value in values))
+
+    async def _consume(
+        self, topic: str, prefetch: int, heard: Callable[[bytes], None]
+    ) -> Callable[[], Future[None]]:
+        channel = await self._connection.channel()
+        await channel.set_qos(prefetch_count=prefetch)
+        queue = await channel.get_queue(topic, ensure=False)
+
+        async def take(message: AbstractIncomingMessage) -> None:
             await message.ack()
+            heard(message.body)
+
+        await queue.consume(take)
+        return lambda: self._loop.submit(_closed(channel))
+
+    def fetch(self, topic: str, count: int, at_once: int, *, start: int = 0) -> None:  # noqa: ARG002 - of logs
+        got, all_in = 0, threading.Event()
+
+        def heard(_: bytes) -> None:
+            nonlocal got
             got += 1
-            if got == records:
+            if got >= count:
                 all_in.set()
 
-        began = time.perf_counter()
-        await (await reader.get_queue(queue.name)).consume(take)
-        await all_in.wait()
-        consumed = records / (time.perf_counter() - began)
-        await channel.queue_delete(queue.name)
-    return published, consumed
+        end = self._loop.call(self._consume(topic, at_once, heard))
+        assert all_in.wait(1800), f"{got} of {count} records"
+        end().result()
+
+    @contextmanager
+    def listening(self, topic: str, heard: Callable[[bytes], None]) -> Iterator[None]:
+        end = self._loop.call(self._consume(topic, PREFETCH, heard))
+        try:
+            yield
+        finally:
+            end().result()
 
 
-def raw_rates(server: RabbitServer, records: int) -> Rates:
-    """Return the same through aio-pika alone."""
-    return asyncio.run(_raw(server.url(), records))
-
-
-def latencies(server: RabbitServer) -> list[float]:
-    """Return milliseconds from a publish to its callback, one message at a time."""
-    found: list[float] = []
-    with Broker(server.url()) as broker:
-        queue = broker.queue(QueueSpec(f"bench-{fresh_token()}"))
-        arrived = threading.Event()
-        consumer = queue.consume(lambda _: arrived.set())
-        for number in range(SINGLES):
-            arrived.clear()
-            began = time.perf_counter()
-            queue.publish(Message(RECORD, message_id=str(number)))
-            arrived.wait()
-            found.append((time.perf_counter() - began) * 1000)
-        consumer.stop()
-        queue.delete()
-    return sorted(found)
-
-
-def recovery(server: RabbitServer, records: int) -> float:
-    """Return seconds from the end of a killed server's start to the first callback."""
-    with Broker(server.url(), patience_s=120) as broker:
-        queue = broker.queue(QueueSpec(f"bench-{fresh_token()}"))
-        for start in range(0, records, BATCH):
-            queue.publish(*(Message(RECORD, str(start + n)) for n in range(BATCH)))
-        server.settle()
-        server.restart()
-        began, first = time.perf_counter(), threading.Event()
-        consumer = queue.consume(lambda _: first.set())
-        first.wait()
-        took = time.perf_counter() - began
-        consumer.stop()
-        queue.delete()
-    return took
-
-
-def main() -> None:
-    records = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
-    sides: dict[str, Callable[[RabbitServer, int], Rates]] = {
-        "raw aio-pika": raw_rates,
-        "adapter": adapter_rates,
-    }
-    seen: dict[str, list[Rates]] = {name: [] for name in sides}
-    with running() as server:
-        for _ in range(ROUNDS):
-            for name, measure in sides.items():
-                seen[name].append(measure(server, records))
-        for place, what in enumerate(("published", "consumed")):
-            rates = {name: median(one[place] for one in some) for name, some in seen.items()}
-            share = median(
-                ours[place] / raw[place]
-                for ours, raw in zip(seen["adapter"], seen["raw aio-pika"], strict=True)
-            )
-            listed = ", ".join(f"{name} {rate:,.0f}/s" for name, rate in rates.items())
-            print(f"{what}: {listed}; adapter / raw {share:.2f}")
-        times = latencies(server)
-        print(f"end to end, one at a time: p50 {median(times):.1f} ms, p99 {times[-3]:.1f} ms")
-        print(f"recovery with {records:,} records: {recovery(server, records):.1f} s")
-
-
-if __name__ == "__main__":
-    main()
+async def _closed(channel: AbstractChannel) -> None:
+    await channel.close()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.backends_table import BACKEND_NAMES, backend_section, summary
 from bench.harness import RESULTS, read_result
 from bench.stages import SIDE_BY_SIDE, STAGES
 from holdfast.cli.measure import Figure, show, table
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = (
     ROOT / "docs" / "performance.md",
     ROOT / "docs" / "paid-calls.md",
+    ROOT / "docs" / "backends.md",
     ROOT / "README.md",
 )
 PICTURE = ROOT / "docs" / "performance.svg"
@@ -40,8 +42,10 @@ Results = Mapping[str, tuple[dict[str, Any], list[Figure]]]
 
 
 def read_all(directory: Path = RESULTS) -> Results:
-    """Return every result file of a directory, by name."""
-    return {path.stem: read_result(path) for path in sorted(directory.glob("*.json"))}
+    """Return every result file of a directory, by name; those of backends as `backends/NAME`."""
+    found = {path.stem: path for path in sorted(directory.glob("*.json"))}
+    found |= {f"backends/{path.stem}": path for path in sorted(directory.glob("backends/*.json"))}
+    return {name: read_result(path) for name, path in found.items()}
 
 
 def headlines(results: Results) -> str:
@@ -125,7 +129,21 @@ def picture(results: Results) -> str:
 SECTIONS: dict[str, Callable[[Results], str]] = {
     "headlines": headlines,
     "picture": picture,
-    **{name: section(name) for name in ("coffee", "log", "resume", "chunks", "stages", "ledger")},
+    **{
+        name: section(name)
+        for name in (
+            "coffee",
+            "coffee_large",
+            "log",
+            "resume",
+            "chunks",
+            "stages",
+            "ledger",
+            "start",
+        )
+    },
+    "backends": summary,
+    **{f"backends_{name.replace('-', '_')}": backend_section(name) for name in BACKEND_NAMES},
 }
 _MARKED = re.compile(r"(<!-- figures:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -42,6 +42,8 @@ SMALL_SCALE = 0.001
 TINY_SCALE = 0.0001
 MANY = {"quick": 8, "normal": 50, "full": 50}
 TINY = {"quick": 8, "normal": 40, "full": 40}
+CHUNK_BYTES = 1 << 20
+"""Of the large client beside the small one: small, so that its batches can be cut."""
 SEEDS = 5
 """Different data among the many clients."""
 _NUMBERS = count(1)
@@ -117,10 +119,10 @@ def figures(size: Size, root: Path) -> list[Figure]:
     served = Served(root)
     made: list[Figure] = []
     with session(root) as spark, served.running() as up:
-        for scale in size.scales[:1]:
-            race = CoffeeRace(spark, root, scale=scale)
-            made += _against_batch(served, race, scale, size.rounds)
+        race = CoffeeRace(spark, root, scale=size.scale)
+        made += _against_batch(served, race, size.scale, size.rounds)
         made += _many(served, up, size)
+        made += _beside(served, race)
     return made
 
 
@@ -165,6 +167,29 @@ def _many(served: Served, up: psutil.Process, size: Size) -> list[Figure]:
             Figure(f"service: peak memory of {name}", "MiB", (peak,), reach=REACH_MIB)
             for name, peak in sorted(peaks.items())
         ),
+    ]
+
+
+def _beside(served: Served, race: CoffeeRace) -> list[Figure]:
+    """A small client that comes when a large one is at work: how long it takes, and how much of the
+    large one is left then.
+    """
+    large, small = served.add(race.data, race.right), _shops(served, SMALL_SCALE, 1)[0]
+    times = race.bytes / sum(path.stat().st_size for path in small.data.iterdir())
+    say(f"service: a small client beside one with {times:,.0f} times its bytes")
+    with Client(served.url, token_file=large.token) as client, ThreadPoolExecutor(1) as pool:
+        plan = Plan(large.data, key=f"run-{next(_NUMBERS)}", chunk_bytes=CHUNK_BYTES)
+        run = submit(client, plan, lambda _: None).info.run
+        whole = pool.submit(lambda: stopwatch(lambda: client.wait(run)))
+        took = served.serve(small)
+        tables = client.state(run).tables
+        after = whole.result()
+    announced = sum(one.announced or 0 for one in tables)
+    share = 1 - sum(one.applied for one in tables) / announced
+    say(f"  {took:.1f} s; {share:.0%} of the large one's chunks were left, it took {after:.1f} s")
+    return [
+        Figure("service: one small client beside a large one", "s", (took,)),
+        Figure("service: left of the large one then", "%", (100 * share,), better="higher"),
     ]
 
 
