@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo check test test-service test-brokers crash crash-full proof-paid bench bench-full bench-quick lock clean
+.PHONY: help setup demo check test test-service test-brokers broker test-tansu crash crash-engine crash-others crash-full proof-paid bench bench-full bench-quick bench-backends lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -59,7 +59,16 @@ test-tansu: $(STAMP) broker ## Tests with Tansu, which it builds if the cache ha
 	$(BIN)/pytest tests/integration/tansu -n 2 -q
 
 crash: $(STAMP) ## Kill at every crash point, recover, compare
-	$(BIN)/pytest tests/crash -q -s
+	# Two halves side by side, of about the same length. Not by xdist: the loops fork, and its workers have threads.
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target crash-engine crash-others
+
+CRASH_ENGINE := $(addprefix tests/crash/test_,$(addsuffix _crash.py,engine delivery ledger))
+
+crash-engine: $(STAMP)
+	$(BIN)/pytest $(CRASH_ENGINE) -q -s
+
+crash-others: $(STAMP)
+	$(BIN)/pytest tests/crash $(addprefix --ignore ,$(CRASH_ENGINE)) -q -s
 
 crash-full: $(STAMP) ## The crash loop with every pair of crashes: about an hour
 	HOLDFAST_PAIR_STRIDE=1 $(BIN)/pytest tests/crash/test_engine_crash.py -q -s
@@ -68,12 +77,17 @@ bench: $(STAMP) ## Measure at scale 0.1, and make docs/performance.md again: hal
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.report
 
-bench-full: $(STAMP) ## The same with scale 1: hours
+bench-full: $(STAMP) ## The same, and scale 1: three quarters of an hour more
 	$(BIN)/python -m bench --full
 	$(BIN)/python -m bench.report
 
 bench-quick: $(STAMP) ## Two minutes: ratios beside the committed ones, twice as bad fails
 	$(BIN)/python -m bench --quick --out artifacts/bench --against bench/results/quick
+
+bench-backends: $(STAMP) broker ## Every log and RabbitMQ beside its raw client: hours; pieces: bench.backends --help
+	$(BIN)/python -m tests.integration.obtain
+	$(BIN)/python -m bench.backends --huge
+	$(BIN)/python -m bench.report
 
 proof-paid: $(STAMP) ## Count a witness's calls, plain Spark against pay_once: docs/proof-paid.md
 	$(BIN)/python -m tests.proof.paid

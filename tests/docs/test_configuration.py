@@ -20,17 +20,25 @@ from holdfast import config
 from holdfast.cli.main import app
 from holdfast.cli.settings import NAMES, VARIABLES, parse_file, resolve
 from holdfast.cli.sizes import exact_size
-from holdfast.config import DEFAULT, RANGES
+from holdfast.config import (
+    BATCH_SIZE,
+    DEFAULT,
+    FETCH_TIMEOUT_MS,
+    RANGES,
+    STAGE_OPTIONS,
+    STAGE_RANGES,
+    StageOptions,
+)
 from holdfast.spark.settings import Machine, choices
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
-def reasons() -> dict[str, str]:
-    """Return the words below each field of `Config`."""
+def reasons(of: str = "Config") -> dict[str, str]:
+    """Return the words below each field of a class of settings."""
     tree = ast.parse(inspect.getsource(config))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    (body,) = [node.body for node in classes if node.name == "Config"]
+    (body,) = [node.body for node in classes if node.name == of]
     found = {}
     for field, words in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr):
@@ -69,8 +77,20 @@ def settings_table() -> str:
         ends = (allowed.least, allowed.most) if allowed else ()
         span = " to ".join(shown(name, end) for end in ends) or "text"
         rows.append(f"| {'<br>'.join(names)} | `{default}` | {span} | {words[name]} |")
+    rows.append(f"| `[stages.NAME]` | none | [below](#options-of-a-stage) | {words['stages']} |")
     names_of_spark = "`[spark]`<br>`HOLDFAST_SPARK_CONF`<br>`--spark-conf`"
     rows.append(f"| {names_of_spark} | none | any | {words['spark']} |")
+    return "\n".join(rows) + "\n"
+
+
+def stages_table() -> str:
+    rows = ["| option | range | what it is, and its default |", "| --- | --- | --- |"]
+    words = reasons("StageOptions")
+    for name in STAGE_OPTIONS:
+        allowed = STAGE_RANGES.get(name)
+        span = f"{allowed.least:,} to {allowed.most:,}" if allowed else ""
+        span = span or ("true or false" if name == "durable" else "text")
+        rows.append(f"| `{name}` | {span} | {words[name]} |")
     return "\n".join(rows) + "\n"
 
 
@@ -81,7 +101,7 @@ def spark_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-TABLES = {"settings": settings_table, "spark": spark_table}
+TABLES = {"settings": settings_table, "stages": stages_table, "spark": spark_table}
 
 
 def with_tables(text: str) -> str:
@@ -101,7 +121,17 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 
 def test_every_setting_says_why() -> None:
-    assert set(reasons()) == {*NAMES, "spark"}
+    assert set(reasons()) == {*NAMES, "stages", "spark"}
+    assert set(reasons("StageOptions")) == set(STAGE_OPTIONS)
+
+
+def test_the_defaults_of_a_stage_are_told_as_the_code_has_them() -> None:
+    """Their fields say None, which is "not given": the words, and backends.md, say what then."""
+    words = reasons("StageOptions")
+    text = (PAGE.parent / "backends.md").read_text()
+    for name, value in (("batch_size", BATCH_SIZE), ("fetch_timeout_ms", FETCH_TIMEOUT_MS)):
+        assert f"Default: {value}." in words[name]
+        assert f"| `{name}` | {value} |" in text
 
 
 def test_the_example_file_is_accepted() -> None:
@@ -109,6 +139,10 @@ def test_the_example_file_is_accepted() -> None:
     assert tomllib.loads(example)
     found = resolve(parse_file("holdfast.toml", example.encode()), {}, {}).config
     assert found.batch_bytes == 256 << 20
+    assert set(found.stages) == {"geocoded"}
+    assert found.stages["geocoded"] == StageOptions(
+        log="kafka://localhost:9092/shop", batch_size=200
+    )
     assert found.spark == {"spark.sql.shuffle.partitions": "16", "spark.speculation": "false"}
 
 

@@ -26,7 +26,8 @@ ERRORS = DOCS / "errors.md"
 CRASH_POINTS = DOCS / "internals" / "crash-points.md"
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
-_TEST = re.compile(r"\btests/[\w./-]*[\w/](?:::\w+(?:::\w+)?)?")
+_TEST = re.compile(r"(\btests/[\w./-]*[\w/]|`)((?:::\w+){0,2})")
+"""A file and a test in it, or in backquotes only a test, of the file that was named last."""
 _CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -86,11 +87,13 @@ def test_every_test_that_is_named_exists() -> None:
     """A promise that names the test which pins it must name one that is there."""
     missing = []
     for path in [*pages(), *others()]:
-        for mention in _TEST.findall(text_of(path)):
-            place, *names = mention.rstrip(".").split("::")
+        place = ""
+        for named, test in _TEST.findall(text_of(path)):
+            place = place if named == "`" else named.rstrip(".")
+            names = test.split("::")[1:]
             there = (ROOT / place).exists()
             if not there or any(name not in names_in(ROOT / place) for name in names):
-                missing.append(f"{name_of(path)}: {mention}")
+                missing.append(f"{name_of(path)}: {place}{test}")
     assert missing == []
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bench.backends import PIECES
+from bench.backends_table import BACKEND_NAMES, COLUMNS, PIECE_NAMES
 from bench.report import DRAWN, NOTHING, PAGES, PICTURE, SECTIONS, digest_of, draw, filled, read_all
+from bench.servers import BACKENDS
 from bench.stages import SIDE_BY_SIDE, STAGES
 
 from holdfast.cli.measure import Figure
@@ -71,6 +74,32 @@ def test_stages_are_one_row_a_combination() -> None:
             figures.append(Figure(f"{name}: peak memory, all processes", "MiB", (100.0,)))
     made = SECTIONS["stages"]({"stages": (FACTS, figures)})
     assert "| 2 | 4 | 50.00 | 1.00 / 2.00 / 3.00 | 1.00 / 2.00 / 3.00 | 0.50 | 100 |" in made
+
+
+def test_every_backend_and_piece_has_its_place() -> None:
+    assert tuple(BACKENDS) == BACKEND_NAMES
+    assert tuple(PIECES) == PIECE_NAMES
+
+
+def test_backends_are_one_row_a_size_and_a_table_each() -> None:
+    load = "100 x 1,024 B in 10s"
+    rates = [
+        Figure(f"{load}: produce", "records/s", (500.0,), "higher"),
+        Figure(f"{load}: produce, raw x", "records/s", (1000.0,), "higher"),
+        Figure(f"{load}: produce, adapter / raw", "x", (0.5,), "higher", 0.8),
+        Figure(f"{load}: peak memory, adapter", "MiB", (40.0,)),
+    ]
+    times = [Figure("end to end, p50", "ms", (2.0,)), Figure("end to end, p50, raw", "ms", (1.0,))]
+    about = {"piece": "1024", "durability": "nothing", "records": 100, "of": 1000, "rounds": 1}
+    facts = {**FACTS, "settings": about}
+    results = {"backends/kafka-1024": (facts, rates), "backends/kafka-latency": (facts, times)}
+    (row,) = [line for line in SECTIONS["backends"](results).splitlines() if "kafka" in line]
+    assert row == f"| kafka | {load} | 500 | 0.50 |  |  | 40.00 | 2.00 |  |  |"
+    assert row.count("|") == len(COLUMNS) + 1
+    made = SECTIONS["backends_kafka"](results)
+    assert "MISSED" in made
+    assert "10% of the records" in made
+    assert "Not measured yet" in SECTIONS["backends_memory"](results)
 
 
 def test_the_picture_carries_the_digest_of_its_results(tmp_path: Path) -> None:
