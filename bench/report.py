@@ -140,6 +140,8 @@ SECTIONS: dict[str, Callable[[Results], str]] = {
             "stages",
             "ledger",
             "start",
+            "service",
+            "gateway",
         )
     },
     "backends": summary,

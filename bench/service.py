@@ -197,7 +197,8 @@ def _shops(served: Served, scale: float, number: int) -> list[Shop]:
     made = []
     for seed in range(1, SEEDS + 1):
         data = served.root / f"small-{scale:g}-{seed}"
-        generate(data, scale=scale, seed=seed)
+        if not data.exists():
+            generate(data, scale=scale, seed=seed)
         made.append((data, answers(scale=scale, seed=seed)))
     return [served.add(*made[place % SEEDS]) for place in range(number)]
 

@@ -9,6 +9,7 @@ committed, plan and manifest and all; that of the plain script when its first qu
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ assert len(sales.groupBy("shop").sum("amount").collect()) == 2
 print("answered", flush=True)
 """
 REACH = 2.0
+ROOT = Path(__file__).parents[1]
 
 
 def figures(size: Size, root: Path) -> list[Figure]:
@@ -71,15 +73,18 @@ def until(arguments: list[str], is_reached: Callable[[str], bool]) -> float:
     """Start a Python process; return the seconds until one of its lines says it is there."""
     started, took = time.perf_counter(), None
     command = [sys.executable, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # the pipeline's file imports `bench`
+    said: list[str] = []
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
+            said.append(line)
             if took is None and is_reached(line):
                 took = time.perf_counter() - started
-    assert process.returncode == 0
-    assert took is not None
+    assert process.returncode == 0, "".join(said)
+    assert took is not None, "".join(said)
     return took
 
 

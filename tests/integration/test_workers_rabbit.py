@@ -79,6 +79,8 @@ def test_the_broker_is_killed(source: Path, tmp_path: Path) -> None:
         process = started(server, source, tmp_path, "--rows-per-chunk", "5")
         try:
             until(lambda: any(tmp_path.glob("state-*/workers/filter-0/journal")), "a filter works")
+            server.let_write()
+            assert process.poll() is None
             server.restart()
             assert killed_in(process, source, tmp_path) == 0
         finally:

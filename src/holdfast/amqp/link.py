@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection
@@ -53,6 +53,7 @@ IN_FLIGHT_MAX = 512
 """Messages sent but not confirmed. Fewer: the broker's fsync is shared by fewer. More: memory."""
 NO_ROUTE = 312
 PERSISTENT = 2
+T = TypeVar("T")
 _LOST = (AMQPError, ChannelInvalidStateError, ConnectionError, OSError, TimeoutError, EOFError)
 """What a call on a connection that broke may end with."""
 
@@ -237,9 +238,12 @@ class Link:
             QueueMismatch: one exists with other settings.
             BrokerUnreachable, BrokerRefused: see `connection`.
         """
-        async with self._channel_for(spec.name, deadline) as channel:
+
+        async def declare(channel: AbstractChannel) -> None:
             for name, arguments in declarations(spec, await self._version()).items():
                 await channel.declare_queue(name, durable=True, arguments=arguments)
+
+        await self._asked(spec.name, declare, deadline)
 
     async def keep_queue(self, spec: QueueSpec) -> None:
         """Keep the neighbours of a queue from expiring: they have no consumer.
@@ -247,11 +251,14 @@ class Link:
         Declaring a quorum queue again does not count as its use (3.10), a get does. What it gets
         is never acked, so it goes back to its place. Raises as `declare_queue`.
         """
-        await self.declare_queue(spec)
-        async with self._channel_for(spec.name, None) as channel:
+
+        async def use(channel: AbstractChannel) -> None:
             for name in (retry_queue(spec.name), dead_queue(spec.name)):
                 queue = await channel.get_queue(name, ensure=False)
                 await queue.get(fail=False)
+
+        await self.declare_queue(spec)
+        await self._asked(spec.name, use)
 
     async def _version(self) -> tuple[int, ...]:
         connection = await self.connection(self.deadline())
@@ -262,29 +269,33 @@ class Link:
 
     async def declare_exchange(self, name: str, kind: str) -> None:
         """Make sure that a durable exchange is there. Raises as `declare_queue`."""
-        async with self._channel_for(name, None) as channel:
-            await channel.declare_exchange(name, type=kind, durable=True)
+        await self._asked(name, lambda ch: ch.declare_exchange(name, type=kind, durable=True))
 
     async def bind(self, exchange: str, queue: str, key: str) -> None:
         """Let an exchange pass messages with this key on to a queue."""
-        async with self._channel_for(exchange, None) as channel:
+
+        async def tie(channel: AbstractChannel) -> None:
             underlay = await channel.get_underlay_channel()
             await underlay.queue_bind(queue, exchange=exchange, routing_key=key)
 
+        await self._asked(exchange, tie)
+
     async def delete(self, *queues: str) -> None:
         """Delete queues with all that is in them. One that is not there is no error."""
-        async with self._channel_for(queues[0], None) as channel:
+
+        async def remove(channel: AbstractChannel) -> None:
             for queue in queues:
                 await channel.queue_delete(queue)
+
+        await self._asked(queues[0], remove)
 
     async def depth(self, queue: str) -> int | None:
         """Return how many messages wait in a queue; None if there is no such queue."""
         try:
-            async with self._channel_for(queue, None) as channel:
-                found = await channel.declare_queue(queue, passive=True)
-                return found.declaration_result.message_count or 0
+            found = await self._asked(queue, lambda ch: ch.declare_queue(queue, passive=True))
         except MessageUnroutable:
             return None
+        return found.declaration_result.message_count or 0
 
     async def get(self, queue: str) -> tuple[AbstractChannel, Any] | None:
         """Take one message out of a queue, un-acked on a channel of its own; None if it is empty.
@@ -298,28 +309,43 @@ class Link:
             return None
         return channel, found
 
-    @asynccontextmanager
-    async def _channel_for(
-        self, name: str, deadline: float | None
-    ) -> AsyncIterator[AbstractChannel]:
-        """Give a channel for questions about `name`; its refusals get our names."""
+    async def _asked(
+        self,
+        name: str,
+        question: Callable[[AbstractChannel], Awaitable[T]],
+        deadline: float | None = None,
+    ) -> T:
+        """Return what the broker answers about `name`; its refusals get our names.
+
+        A question may be asked twice. A quorum queue that is asked while its leader is being
+        elected may never answer on that channel, so it is asked again on another until the
+        deadline.
+        """
         deadline = self.deadline() if deadline is None else deadline
-        channel = await self.open_channel(deadline, confirms=False)
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                yield channel
-        except _LOST as error:
-            text = self.address.safe(_said(error))
-            if "PRECONDITION_FAILED" in text:
-                raise QueueMismatch(queue=name, error=text) from None
-            if "NOT_FOUND" in text:
-                raise MessageUnroutable(target=name, message="", error=text) from None
-            if "ACCESS_REFUSED" in text:
-                raise BrokerRefused(broker=self.address.label, error=text) from None
-            raise self._unreachable(error) from None
-        finally:
-            with suppress(*_LOST, asyncio.CancelledError):
-                await asyncio.wait_for(channel.close(), CONNECT_S)
+        for pause_s in _pauses():
+            channel = await self.open_channel(deadline, confirms=False)
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    return await question(channel)
+            except _LOST as error:
+                if (refusal := self._answer_no(name, error)) is not None:
+                    raise refusal from None
+                await self._wait(pause_s, deadline, error)
+            finally:
+                with suppress(*_LOST, asyncio.CancelledError):
+                    await asyncio.wait_for(channel.close(), CONNECT_S)
+        raise AssertionError("pauses do not end")
+
+    def _answer_no(self, name: str, error: BaseException) -> HoldfastError | None:
+        """Return the named error if the broker said no; None: ask again."""
+        text = self.address.safe(_said(error))
+        if "PRECONDITION_FAILED" in text:
+            return QueueMismatch(queue=name, error=text)
+        if "NOT_FOUND" in text:
+            return MessageUnroutable(target=name, message="", error=text)
+        if "ACCESS_REFUSED" in text:
+            return BrokerRefused(broker=self.address.label, error=text)
+        return None
 
     async def _wait(self, pause_s: float, deadline: float, error: BaseException) -> None:
         if self._clock.monotonic_s() + pause_s > deadline:
