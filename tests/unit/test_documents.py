@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +114,32 @@ def test_a_header_as_long_as_it_must_be_is_taken(tmp_path: Path) -> None:
     blobs.create("wrong", [header, b"y\n1"])
     with pytest.raises(DocumentRefused):
         documents.check(blobs, chunk(), "wrong")
+
+
+@pytest.mark.parametrize(
+    ("documents", "columns", "missing"),
+    [
+        (DOCUMENTS, ["shop", "amount"], None),
+        (DOCUMENTS, ["more", "amount", "shop"], None),
+        (DOCUMENTS, ["shop", "amonut"], "amount"),
+        (DOCUMENTS, ["Shop"], "shop, amount"),
+        (BINARY, ["anything"], None),  # declares no columns
+    ],
+)
+def test_parquet_that_lacks_a_declared_column_is_refused(
+    tmp_path: Path, documents: Documents, columns: list[str], missing: str | None
+) -> None:
+    """Spark would read it as null wherever another file of the same batch has it."""
+    blobs = LocalBlobs(tmp_path)
+    pq.write_table(pa.table({name: [1] for name in columns}), tmp_path / "made")
+    blobs.create("sent", [(tmp_path / "made").read_bytes()])
+    sent = chunk(table="rows" if documents is BINARY else "sales", fmt="parquet")
+    if missing is None:
+        documents.check(blobs, sent, "sent")
+        return
+    with pytest.raises(DocumentRefused, match=f"it has no column {missing}\\.") as caught:
+        documents.check(blobs, sent, "sent")
+    assert (caught.value.table, caught.value.ordinal) == ("sales", 1)
 
 
 @pytest.mark.parametrize(

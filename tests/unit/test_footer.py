@@ -1,4 +1,4 @@
-"""The footer of a Parquet document: what it says of its size, and what is no footer at all."""
+"""The footer of a Parquet document: what it says of size and columns, and what is no footer."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ def test_sizes_are_those_that_a_parquet_library_reads(
     assert found.rows == facts.num_rows == rows
     wanted = sum(facts.row_group(n).total_byte_size for n in range(facts.num_row_groups))
     assert found.size == wanted
+
+
+def test_columns_are_those_that_a_parquet_library_reads(tmp_path: Path) -> None:
+    struct = pa.array([{"shop": [1, 2], "b": {"amount": 1.5}}])
+    names = pa.array([[("shop", 1)]], pa.map_(pa.string(), pa.int32()))
+    table = pa.table(
+        {"s": struct, "stra\u00dfe": names, "": pa.array([1]), "a.b": pa.array([["x"]])}
+    )
+    pq.write_table(table, tmp_path / "c.parquet")
+    found = read_footer(tmp_path / "c.parquet")
+    assert found is not None
+    assert list(found.columns) == table.column_names == pq.read_schema(tmp_path / "c.parquet").names
 
 
 def test_nested_columns_and_metadata_are_stepped_over(tmp_path: Path) -> None:

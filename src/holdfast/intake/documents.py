@@ -15,7 +15,7 @@ from holdfast.config import Config
 from holdfast.errors import DocumentRefused, FormatRefused
 from holdfast.intake.csv_rows import header_of
 from holdfast.intake.ddl import column_names
-from holdfast.intake.footer import check_unpacked
+from holdfast.intake.footer import check_footer
 from holdfast.intake.header import fault_of
 from holdfast.intake.tables import TableSpec
 from holdfast.store.rows import Chunk
@@ -66,16 +66,18 @@ class Documents:
         Raises:
             DocumentRefused: its sender is told why.
         """
+        declared = self._input(chunk.table)
+        columns = column_names(declared.schema) if declared and declared.schema else []
         if chunk.format == "parquet":
-            check_unpacked(
+            check_footer(
                 Path(blobs.location(name)),
                 chunk,
+                columns,
                 bytes_max=self.unpacked_bytes,
                 rows_max=self.unpacked_rows_max,
             )
-        declared = self._input(chunk.table)
-        if chunk.format == "csv" and declared is not None and declared.schema:
-            _check_csv(blobs, chunk, name, column_names(declared.schema))
+        elif chunk.format == "csv" and columns:
+            _check_csv(blobs, chunk, name, columns)
 
     def _input(self, table: str) -> TableSpec | None:
         inputs = (one for one in self.tables if not one.produced)

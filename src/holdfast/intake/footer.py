@@ -1,9 +1,12 @@
-"""What the footer of a Parquet document says of its size, without a Parquet library.
+"""What the footer of a Parquet document says of its size and columns, without a Parquet library.
 
 A document of a few kilobytes may unpack to terabytes. Its footer says to how many bytes and rows;
-what says too much is refused before anybody unpacks it. The footer is a Thrift structure in the
-compact protocol: https://parquet.apache.org/docs/file-format/. Only the few fields needed are
-looked at, the rest is stepped over; a library for all of it would double the gateway's memory.
+what says too much is refused before anybody unpacks it. And Spark takes the columns of one file
+for those of all, so one that lacks a declared column would be read as null, and no one be told.
+
+The footer is a Thrift structure in the compact protocol:
+https://parquet.apache.org/docs/file-format/. Only the few fields needed are looked at, the rest is
+stepped over; a library for all of it would double the gateway's memory.
 
     "PAR1" ... footer, its length in 4 bytes (little endian), "PAR1"
 """
@@ -11,12 +14,14 @@ looked at, the rest is stepped over; a library for all of it would double the ga
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast._base.files import os_errors
 from holdfast.errors import DocumentRefused
+from holdfast.intake.csv_rows import shown
 from holdfast.store.rows import Chunk
 
 _MAGIC = b"PAR1"
@@ -26,6 +31,8 @@ _VALUES_MAX = 200_000
 """Most values in a footer: a thousand columns have about 20,000 a row group. Each is an object."""
 _DEPTH_MAX = 16
 """Nested structures of a footer are four deep."""
+_SHOWN_CHARACTERS = 200
+"""Of the columns that are missing, in their error."""
 
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(
     13
@@ -33,21 +40,25 @@ _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _M
 _VARINTS = (_I16, _I32, _I64)
 
 # Fields by number, as the format's description has them.
-_FILE_ROWS, _FILE_GROUPS = 3, 4
+_FILE_SCHEMA, _FILE_ROWS, _FILE_GROUPS = 2, 3, 4
+_ELEMENT_NAME, _ELEMENT_CHILDREN = 4, 5
 _GROUP_COLUMNS, _GROUP_BYTES, _GROUP_ROWS = 1, 2, 3
 _COLUMN_FACTS, _FACTS_UNPACKED = 3, 6
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
+class Footer:
     """What a document holds when it is unpacked, by its own account."""
 
     size: int
     rows: int
+    columns: tuple[str, ...]
 
 
-def check_unpacked(path: Path, chunk: Chunk, *, bytes_max: int, rows_max: int) -> None:
-    """Refuse a chunk that is no Parquet document, or one that unpacks to too much.
+def check_footer(
+    path: Path, chunk: Chunk, columns: Sequence[str], *, bytes_max: int, rows_max: int
+) -> None:
+    """Refuse a chunk that is no Parquet document, lacks a column, or unpacks to too much.
 
     Raises:
         DocumentRefused: its sender is told why.
@@ -61,12 +72,15 @@ def check_unpacked(path: Path, chunk: Chunk, *, bytes_max: int, rows_max: int) -
     elif found.rows > rows_max:
         what = f"it has {found.rows} rows, {rows_max} are allowed"
         remedy = "Send smaller chunks."
+    elif missing := [name for name in columns if name not in found.columns]:
+        what = f"it has no column {shown(', '.join(missing).encode(), _SHOWN_CHARACTERS)}"
+        remedy = "Send the declared columns, by their names."
     else:
         return
     raise DocumentRefused(table=chunk.table, ordinal=chunk.ordinal, what=what, remedy=remedy)
 
 
-def read_footer(path: Path) -> Unpacked | None:
+def read_footer(path: Path) -> Footer | None:
     """Return what a Parquet file's footer says. None: it is no Parquet document."""
     with os_errors(path), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -83,7 +97,7 @@ def read_footer(path: Path) -> Unpacked | None:
     return parse_footer(footer)
 
 
-def parse_footer(footer: bytes) -> Unpacked | None:
+def parse_footer(footer: bytes) -> Footer | None:
     """Return what a footer says, or None if it is none. Pure."""
     try:
         found = _Reader(footer).struct(0)
@@ -92,9 +106,28 @@ def parse_footer(footer: bytes) -> Unpacked | None:
             return None
         size = sum(max(_number(group, _GROUP_BYTES), _columns_size(group)) for group in groups)
         grouped = sum(_number(group, _GROUP_ROWS) for group in groups)
-        return Unpacked(size, max(_number(found, _FILE_ROWS), grouped))
+        rows = max(_number(found, _FILE_ROWS), grouped)
+        return Footer(size, rows, _columns(found.get(_FILE_SCHEMA, [])))
     except (IndexError, ValueError):
         return None
+
+
+def _columns(schema: Any) -> tuple[str, ...]:
+    """Return the names below the root: the schema is a tree, its parents before their children."""
+    if not isinstance(schema, list) or not all(isinstance(one, dict) for one in schema):
+        raise ValueError(_FILE_SCHEMA)
+    names = []
+    nested = 0
+    for element in schema[1:]:
+        name = element.get(_ELEMENT_NAME, b"")
+        if not isinstance(name, bytes):
+            raise ValueError(_ELEMENT_NAME)
+        if nested:
+            nested -= 1
+        else:
+            names.append(name.decode())
+        nested += _number(element, _ELEMENT_CHILDREN)
+    return tuple(names)
 
 
 def _columns_size(group: dict[int, Any]) -> int:
@@ -138,9 +171,9 @@ class _Reader:
         if kind in (_TRUE, _FALSE, _BYTE):
             return self._byte()
         if kind == _DOUBLE:
-            return self._skip(8)
+            return self._bytes(8)
         if kind == _BINARY:
-            return self._skip(self._varint())
+            return self._bytes(self._varint())
         if kind in (_LIST, _SET):
             return self._list(depth + 1)
         if kind == _MAP:
@@ -182,10 +215,11 @@ class _Reader:
             if shift > 63:
                 raise ValueError("too long a number")
 
-    def _skip(self, count: int) -> None:
+    def _bytes(self, count: int) -> bytes:
         if count > len(self._data) - self._at:
             raise IndexError(count)
         self._at += count
+        return self._data[self._at - count : self._at]
 
 
 def _zigzag(value: int) -> int:
