@@ -6,10 +6,14 @@ real one: `holdfast run` as a process, with a Spark of its own.
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import string
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.command import Command
@@ -250,3 +254,40 @@ def test_a_full_disk_during_a_whole_run(tmp_path: Path) -> None:
         assert verify(command.state, command.out).findings == ()
         lines = (command.out / "all.csv").read_text().splitlines()
         assert lines == ["shop,amount", *(f"{shop},1" for shop in sorted(shops))]
+
+
+NULLS = [("a", 1), ("b", None), (None, 3)]
+
+
+@pytest.mark.parametrize("fmt", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("policy", ["fail", "quarantine"])
+def test_a_null_that_may_not_be(spark: SparkSession, tmp_path: Path, fmt: str, policy: str) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / f"sales.{fmt}"
+    if fmt == "parquet":
+        shops, amounts = zip(*NULLS, strict=True)
+        pq.write_table(pa.table({"shop": shops, "amount": amounts}), path)
+    elif fmt == "json":
+        rows = [{"shop": shop, "amount": amount} for shop, amount in NULLS]
+        del rows[1]["amount"]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        path.write_text("shop,amount\na,1\nb,\n,3\n")
+    pipe = Pipeline("nulls", version="1")
+    pipe.input("sales", schema="shop string, amount int NOT NULL", format=fmt, on_bad_rows=policy)
+
+    @pipe.result("all", streamed=True, order_by=["amount"])
+    def everything(sales: DataFrame) -> DataFrame:
+        return sales
+
+    def run() -> None:
+        pipe.run(spark, inputs=tmp_path / "in", state=tmp_path / "state", out=tmp_path / "out")
+
+    if policy == "fail":
+        line = 3 if fmt == "csv" else 2
+        words = f"{path}: 1 bad row(s), the first at line {line}: column amount: null, declared"
+        with pytest.raises(RunFailed, match=re.escape(words)):
+            run()
+        return
+    run()
+    assert (tmp_path / "out" / "all.csv").read_text() == "shop,amount\na,1\n,3\n"

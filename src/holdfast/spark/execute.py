@@ -22,7 +22,7 @@ from holdfast.spark.read import (
     quoted,
     read_table,
     read_written,
-    refuse_bad_json,
+    refuse_bad_rows,
 )
 from holdfast.spark.trouble import building, working
 
@@ -138,7 +138,7 @@ class SparkExecutor:
         self, tables: Mapping[str, TableFrame], sources: Mapping[str, tuple[Source, ...]]
     ) -> None:
         for name, frame in tables.items():
-            refuse_bad_json(self._spec.table(name), frame, sources[name])
+            refuse_bad_rows(self._spec.table(name), frame, sources[name])
 
     def _write_outputs(
         self, work: BatchWork, evaluation: Evaluation, outputs: Sequence[OutputSpec]

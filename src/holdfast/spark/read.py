@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from py4j.protocol import Py4JError
+from pyarrow import compute as pc
 from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -118,16 +119,8 @@ def _read_json(spark: SparkSession, table: TableSpec, paths: list[str]) -> DataF
         .option("columnNameOfCorruptRecord", RAW)
         .json(paths)
     )
-    is_bad = F.col(RAW).isNotNull()
-    # Spark's reader does not know lines; 0 says so, and marks the row as bad.
-    line = F.when(is_bad, F.lit(0).cast("bigint"))
-    return frame.withColumns(
-        {
-            FILE: F.when(is_bad, F.col("_metadata.file_path")),
-            LINE: line,
-            REASON: F.when(is_bad, F.lit(_BAD_JSON)),
-        }
-    )
+    broken = F.when(F.col(RAW).isNotNull(), F.lit(_BAD_JSON))
+    return _marked(frame, schema, F.coalesce(broken, *_nulls(schema)), raw=F.col(RAW))
 
 
 def _read_parquet(spark: SparkSession, table: TableSpec, paths: list[str]) -> DataFrame:
@@ -142,7 +135,42 @@ def _read_parquet(spark: SparkSession, table: TableSpec, paths: list[str]) -> Da
             found=", ".join(frame.columns),
             wanted=f"also {', '.join(missing)}",
         )
-    return frame.select([quoted(f.name).cast(f.dataType).alias(f.name) for f in schema.fields])
+    columns = [quoted(f.name).cast(f.dataType).alias(f.name) for f in schema.fields]
+    nulls = _nulls(schema)
+    if not nulls:
+        return frame.select(columns)
+    typed = frame.select(*columns, F.col("_metadata"))
+    return _marked(typed, schema, F.coalesce(*nulls)).drop("_metadata")
+
+
+def _nulls(schema: StructType) -> list[Column]:
+    """Return, for each column that may have no null, its reason where there is one."""
+    return [
+        F.when(quoted(f.name).isNull(), F.lit(_null_reason(f.name)))
+        for f in schema.fields
+        if not f.nullable
+    ]
+
+
+def _null_reason(name: str) -> str:
+    return f"column {name}: null, declared NOT NULL"
+
+
+def _marked(
+    frame: DataFrame, schema: StructType, reason: Column, *, raw: Column | None = None
+) -> DataFrame:
+    """Add the columns of bad rows. Without `raw` the text of a bad one is what was read of it."""
+    is_bad = reason.isNotNull()
+    text = F.when(is_bad, F.to_json(F.struct(*[quoted(name) for name in schema.fieldNames()])))
+    return frame.withColumns(
+        {
+            FILE: F.when(is_bad, F.col("_metadata.file_path")),
+            # Spark's readers do not know lines; 0 says so, and marks the row as bad.
+            LINE: F.when(is_bad, F.lit(0).cast("bigint")),
+            RAW: text if raw is None else F.coalesce(raw, text),
+            REASON: reason,
+        }
+    )
 
 
 _WRITTEN_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -161,21 +189,46 @@ def read_written(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     return spark.read.schema(schema).parquet(*paths)
 
 
-def refuse_bad_json(table: TableSpec, frame: TableFrame, sources: tuple[Source, ...]) -> None:
-    """Raise BadRows if JSON rows do not fit and may not be kept aside; finds the first line."""
+def refuse_bad_rows(table: TableSpec, frame: TableFrame, sources: tuple[Source, ...]) -> None:
+    """Raise BadRows if rows do not fit and may not be kept aside; finds where the first is.
+
+    The CSV source has done so itself.
+    """
     if table.on_bad_rows is not BadRowPolicy.FAIL or frame.bad is None:
         return
-    first = frame.bad.select(RAW).first()
+    first = frame.bad.select(RAW, REASON).first()
     if first is None:
         return
-    count, text = frame.bad.count(), str(first[0])
+    count, text, reason = frame.bad.count(), str(first[0]), str(first[1])
+    columns = parse_ddl(table.schema).fieldNames()
+    column = next((name for name in columns if _null_reason(name) == reason), None)
     for source in sources:
-        if source.format == "json" and (line := _line_of(Path(source.path), text)):
-            raise BadRows(path=source.path, line=line, reason=_BAD_JSON, count=count)
-    raise BadRows(path=sources[0].path, line=1, reason=_BAD_JSON, count=count)
+        if line := _line_of(source, text, column):
+            raise BadRows(path=source.path, line=line, reason=reason, count=count)
+    raise BadRows(path=sources[0].path, line=1, reason=reason, count=count)
 
 
-def _line_of(path: Path, text: str) -> int | None:
-    """Return the number of the first line that reads `text`: a second pass over a bad chunk."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return next((n for n, line in enumerate(file, 1) if line.rstrip("\r\n") == text), None)
+def _line_of(source: Source, text: str, column: str | None) -> int | None:
+    """Return the first line that reads `text`, or has no value in `column`, if it is that.
+
+    A second pass over a bad chunk. Of Parquet it is the row, counted from 1.
+    """
+    if source.format == "parquet" and column is not None:
+        nulls = parquet.read_table(source.path, columns=[column]).column(0).is_null()
+        place = pc.index(nulls, True).as_py()
+        return place + 1 if place >= 0 else None
+    if source.format != "json":
+        return None
+    with Path(source.path).open(encoding="utf-8", errors="replace") as file:
+        lines = ((number, line.rstrip("\r\n")) for number, line in enumerate(file, 1))
+        if column is None:
+            return next((number for number, line in lines if line == text), None)
+        return next((number for number, line in lines if _lacks(line, column)), None)
+
+
+def _lacks(line: str, column: str) -> bool:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get(column) is None
