@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +245,36 @@ def test_of_too_many_connections_the_silent_go_first(tmp_path: Path) -> None:
         finally:
             for line in lines:
                 line.close()
+
+
+def test_lines_that_were_served_and_kept_keep_nobody_out(tmp_path: Path) -> None:
+    """Each asked once and may ask again: they are idle, however often they were served."""
+    with one_client(tmp_path, None, HOLDFAST_CONNECTIONS_MAX="20") as (gateway, client):
+        token = client.headers["authorization"].removeprefix("Bearer ")
+        with ExitStack() as lines:
+            for _ in range(40):
+                line = socket.create_connection(("127.0.0.1", gateway.port), 60)
+                lines.enter_context(line)
+                line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert answer_on(line)[0] == 200
+            with gateway.client(token) as newcomer:
+                run = create(newcomer)
+                assert put(newcomer, run, TEXT).status_code == 201
+
+
+def test_trailers_without_end_are_cut_and_take_no_memory(tmp_path: Path) -> None:
+    """Lines behind a body in pieces are read into memory by the parser: they have a limit."""
+    with one_client(tmp_path) as (gateway, client):
+        run = create(client)
+        head = head_of(client, run, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        before = rss_mib(gateway)
+        with socket.create_connection(("127.0.0.1", gateway.port), 60) as line:
+            line.sendall(head + b"5\r\nhello\r\n0\r\n")
+            with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                line.sendall(b"X-A: b\r\n" * (1 << 25))
+        assert rss_mib(gateway) - before < 20
+        assert put(client, run, TEXT).status_code == 201
+        assert "Traceback" not in gateway.log()
 
 
 @pytest.mark.parametrize("kind", ["one", "many", "path", "endless"])

@@ -50,6 +50,7 @@ def test_only_seconds_are_taken_from_retry_after() -> None:
     assert retry_after_s(None) is None
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") is None
     assert retry_after_s("-1") is None
+    assert retry_after_s("\u00b2") is None
 
 
 def test_waits_double_up_to_the_most_and_are_never_none_of_it() -> None:

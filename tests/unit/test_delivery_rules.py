@@ -189,5 +189,14 @@ def test_retry_after_is_heeded_up_to_the_longest_wait() -> None:
     assert wait_ms(CONFIG, "n", 1, 0) == wait_ms(CONFIG, "n", 1, None)
     assert retry_after_s("17") == 17
     assert retry_after_s(" 17 ") == 17
-    for other in (None, "", "-1", "1.5", "Wed, 21 Oct 2015 07:28:00 GMT", "9" * 40):
+    for other in (
+        None,
+        "",
+        "-1",
+        "1.5",
+        "Wed, 21 Oct 2015 07:28:00 GMT",
+        "9" * 40,
+        "\u00b2",
+        "\u0663",
+    ):
         assert retry_after_s(other) is None

@@ -71,6 +71,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         (b'shop,"amount\na,1\n', "a quote is never closed"),
         (b'"' + b"x" * 300_000, "a quote is never closed"),
         (b"x" * 300_000, "missing: shop, amount"),
+        (b"a,b," * 16_000, "twice: a, b"),  # seconds, if each name is counted anew
     ],
 )
 def test_a_wrong_header_is_refused_and_the_run_unchanged(

@@ -97,3 +97,10 @@ def test_a_footer_cut_or_altered_anywhere_is_none_or_a_footer_and_never_hangs(
 def test_a_footer_that_nests_without_end_is_none() -> None:
     assert parse_footer(b"\x1c" * 100_000) is None
     assert parse_footer(b"\x19\xf9" + b"\xff\xff\xff\xff\x0f" * 10) is None
+
+
+def test_a_footer_of_too_many_values_is_none_whatever_they_are() -> None:
+    """Booleans have no bytes of their own: four million fit into the largest footer."""
+    assert parse_footer(b"\xf1" * 150_000 + b"\0") is not None
+    assert parse_footer(b"\xf1" * 250_000 + b"\0") is None
+    assert parse_footer(b"\x19\xf3\x90\xa1\x0f" + b"\x01" * 250_000 + b"\0") is None

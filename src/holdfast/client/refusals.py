@@ -37,4 +37,5 @@ def _document(body: bytes) -> dict[str, Any]:
 
 def retry_after_s(header: str | None) -> float | None:
     """Return the seconds a server asks to wait; None if it names none, or names a date."""
-    return float(header) if header is not None and header.strip().isdigit() else None
+    digits = "" if header is None else header.strip()
+    return float(digits) if digits.isascii() and digits.isdigit() else None

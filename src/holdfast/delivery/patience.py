@@ -32,6 +32,8 @@ def wait_ms(config: Config, notice_id: str, failures: int, retry_after_s: int | 
 
 def retry_after_s(value: str | None) -> int | None:
     """Return the seconds of a Retry-After header. A date is not taken: it would need our clock."""
-    if value is None or not value.strip().isdigit() or len(value) > 12:
+    digits = "" if value is None else value.strip()
+    # Other scripts have digits too, and some of them are no numbers.
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 12:
         return None
-    return int(value)
+    return int(digits)

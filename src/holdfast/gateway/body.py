@@ -137,6 +137,6 @@ def _length_of(request: Request) -> int | None:
     text = request.headers.get("content-length")
     if text is None:
         return 0 if "transfer-encoding" not in request.headers else None
-    if not text.isdigit() or len(text) > 18:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise UsageInvalid(what=f"Content-Length {text[:40]!r}", remedy="Send a number of bytes.")
     return int(text)

@@ -3,10 +3,11 @@
 uvicorn waits for a request's head without end, and for as long a head as comes. Here:
 
 * a head is complete `header_wait_s` after the connection or its first byte, or the line is cut;
-* a head is at most `HEAD_BYTES` long, with at most `HEADERS` lines;
+* a head is at most `HEAD_BYTES` long, with at most `HEADERS` lines; so is whatever comes between
+  two pieces of a body, or behind the last one (trailers);
 * the rest of a body that was refused is thrown away for `LINGER_S`, so that the sender can hear
   the answer, then the line is cut;
-* of more than `connections_max` connections the one that has said nothing for longest goes.
+* of more than `connections_max` connections the one that has asked nothing for longest goes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class _Guarded(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
+        self._between_bytes = 0
         self._in_head = True
         self._timer: asyncio.TimerHandle | None = None
         self.since_s = self.loop.time()
@@ -55,8 +57,8 @@ class _Guarded(HttpToolsProtocol):
         self._arm(self.wait_s)
         if len(self.connections) > self.most:
             others = [one for one in self.connections if isinstance(one, _Guarded)]
-            silent = [one for one in others if one.cycle is None]
-            min(silent, key=lambda one: one.since_s).cut()
+            idle = [one for one in others if one.cycle is None or one.cycle.response_complete]
+            min(idle, key=lambda one: one.since_s).cut()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing any more."""
@@ -69,7 +71,11 @@ class _Guarded(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._timer is None:
                 self._arm(self.wait_s)
+        else:
+            self._between_bytes += len(data)
         super().data_received(data)
+        if self._between_bytes > HEAD_BYTES:
+            self._refuse(431, "the trailers of the request are too long")
         if self._in_head and self._head_bytes > HEAD_BYTES:
             self._refuse(431, "the head of the request is too long")
 
@@ -83,14 +89,20 @@ class _Guarded(HttpToolsProtocol):
             raise ValueError("too long a head")  # stops the parser
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._between_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The body is there as a whole: the next thing to come is a head."""
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._head_bytes, self._between_bytes = True, 0, 0
         self._disarm()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """The answer is out; whatever still comes of its body is of no use."""
+        self.since_s = self.loop.time()
         super().on_response_complete()
         # Not where the next request is under way already: then the body that comes is its own.
         is_over = self.cycle.response_complete and not self.transport.is_closing()

@@ -158,14 +158,17 @@ class _Reader:
         while (head := self._byte()) & 0x0F != _STOP:
             kind, step = head & 0x0F, head >> 4
             field = field + step if step else _zigzag(self._varint())
+            self._count()
             # In a structure the kind itself is the value of a Boolean.
             found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
         return found
 
-    def _value(self, kind: int, depth: int) -> Any:
+    def _count(self) -> None:
         self._values += 1
         if self._values > _VALUES_MAX:
             raise ValueError("too many values")
+
+    def _value(self, kind: int, depth: int) -> Any:
         if kind in _VARINTS:
             return _zigzag(self._varint())
         if kind in (_TRUE, _FALSE, _BYTE):
@@ -188,7 +191,7 @@ class _Reader:
         # Each element takes a byte at least: a count cannot make us loop for ever.
         if count > len(self._data) - self._at or depth > _DEPTH_MAX:
             raise ValueError(count)
-        return [self._value(head & 0x0F, depth) for _ in range(count)]
+        return [self._element(head & 0x0F, depth) for _ in range(count)]
 
     def _map(self, depth: int) -> None:
         count = self._varint()
@@ -196,8 +199,12 @@ class _Reader:
             raise ValueError(count)
         kinds = self._byte() if count else 0
         for _ in range(count):
-            self._value(kinds >> 4, depth)
-            self._value(kinds & 0x0F, depth)
+            self._element(kinds >> 4, depth)
+            self._element(kinds & 0x0F, depth)
+
+    def _element(self, kind: int, depth: int) -> Any:
+        self._count()
+        return self._value(kind, depth)
 
     def _byte(self) -> int:
         value = self._data[self._at]

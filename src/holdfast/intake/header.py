@@ -8,6 +8,7 @@ rows does (Arrow's), which would take half of the gateway's memory; a test compa
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.errors import HeaderWrong
@@ -62,10 +63,12 @@ def names_in(header: bytes) -> list[str]:
 
 
 def _difference(found: Sequence[str], columns: Sequence[str]) -> str:
+    # A header that is wrong may have as many names as its sender likes: each is looked at once.
+    counts, wanted = Counter(found), set(columns)
     parts = {
-        "missing": [name for name in columns if name not in found],
-        "extra": [name for name in found if name not in columns],
-        "twice": sorted({name for name in found if found.count(name) > 1}),
+        "missing": [name for name in columns if name not in counts],
+        "extra": [name for name in found if name not in wanted],
+        "twice": sorted(name for name, count in counts.items() if count > 1),
     }
     named = [f"{word}: {_some(names)}" for word, names in parts.items() if names]
     moved = [have for have, want in zip(found, columns, strict=False) if have != want]
