@@ -136,6 +136,36 @@ def test_a_body_without_a_length_is_cut_at_its_limit(tmp_path: Path) -> None:
         assert client.put(path, headers=whole, content=pieces).status_code == 201
 
 
+def unmeasured(client: httpx.Client, run: str, data: bytes, ordinal: int) -> httpx.Response:
+    """Put a chunk that does not say how long it is."""
+    path = f"/v1/runs/{run}/tables/sales/chunks/{ordinal}"
+    pieces = (data[at : at + 65536] for at in range(0, len(data), 65536))
+    headers = {**CSV, "Holdfast-Checksum": checksum(data)}
+    return client.put(path, headers=headers, content=pieces)
+
+
+def test_a_body_without_a_length_takes_room_as_it_comes(tmp_path: Path) -> None:
+    """It may not take more than the client may keep here, however many come at once."""
+    with one_client(tmp_path, {"stored_bytes": 3 << 20}) as (gateway, client):
+        run = create(client)
+        data = document_of(1 << 20)
+        token = client.headers["authorization"].removeprefix("Bearer ")
+
+        def send(ordinal: int) -> int:
+            with gateway.client(token) as own:
+                return unmeasured(own, run, data, ordinal).status_code
+
+        with ThreadPoolExecutor(6) as pool:
+            codes = list(pool.map(send, range(1, 7)))
+        assert set(codes) == {201, 429}
+        assert codes.count(201) <= 3
+        assert len(blobs_of(gateway)) == codes.count(201), "what was refused leaves nothing"
+        while send(codes.index(429) + 1) == 201:
+            codes[codes.index(429)] = 201
+        assert codes.count(201) == 3
+        refused(unmeasured(client, run, data, 9), 429, "QUOTA_REACHED")
+
+
 def head_of(client: httpx.Client, run: str, length: int, ordinal: int = 1) -> bytes:
     lines = [
         f"PUT /v1/runs/{run}/tables/sales/chunks/{ordinal} HTTP/1.1",
@@ -359,6 +389,7 @@ def test_a_disk_is_never_filled_by_uploads(tmp_path: Path) -> None:
             assert len(codes) >= 3
             (disk.path / "filler").write_bytes(bytes(2 << 20))
             assert httpx.get(f"{gateway.url}/readyz").status_code == 503
+            refused(unmeasured(client, run, data, 50), 507, "DISK_FULL")
             assert end(client, run, 99).status_code == 201, "what takes no room is still taken"
             assert put(client, run, data, ordinal=1).status_code == 200
             disk.resize(64 * 1024)
@@ -375,10 +406,7 @@ def test_a_disk_that_is_full_in_the_middle_of_an_upload_loses_nothing(tmp_path: 
             data = document_of(1 << 20, os.urandom(1 << 20))
             bound = []
             for ordinal in range(1, 20):
-                headers = {**CSV, "Holdfast-Checksum": checksum(data)}
-                pieces = (data[at : at + 65536] for at in range(0, len(data), 65536))
-                path = f"/v1/runs/{run}/tables/sales/chunks/{ordinal}"
-                answer = client.put(path, headers=headers, content=pieces)
+                answer = unmeasured(client, run, data, ordinal)
                 if answer.status_code != 201:
                     break
                 bound.append(ordinal)

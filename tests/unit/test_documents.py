@@ -47,7 +47,7 @@ class Scene:
         return put_chunk(
             *(self.store, self.blobs, self.run_id, sent, pieces),
             barrier=is_complete,
-            check=lambda info: DOCUMENTS.check(self.blobs, sent, info.name),
+            check=DOCUMENTS.check,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -104,8 +104,13 @@ class Body:
             what = f"the body is no JSON ({str(error)[:100]})"
             raise UsageInvalid(what=what, remedy="Send a JSON object.") from error
 
-    async def write_to(self, desk: Desk, writer: BlobWriter) -> None:
-        """Write all of it, a piece in a thread while the next one comes."""
+    async def write_to(
+        self, desk: Desk, writer: BlobWriter, take_room: Callable[[int], None] | None
+    ) -> None:
+        """Write all of it, a piece in a thread while the next one comes.
+
+        `take_room` is asked before each piece of a body that did not say how long it is.
+        """
         under_way: asyncio.Future[None] | None = None
         held: list[bytes] = []
         size = 0
@@ -114,6 +119,8 @@ class Body:
                 held.append(piece)
                 size += len(piece)
                 if size >= _PIECE_BYTES:
+                    if take_room is not None:
+                        take_room(size)
                     if under_way is not None:
                         await under_way
                     under_way = asyncio.ensure_future(desk.disk(_write, writer, held))
@@ -121,6 +128,8 @@ class Body:
             if under_way is not None:
                 await under_way
             under_way = None
+            if take_room is not None:
+                take_room(size)
             await desk.disk(_write, writer, held)
         finally:
             if under_way is not None:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
@@ -34,9 +35,9 @@ from holdfast.gateway.entrance import (
 )
 from holdfast.gateway.limits import UPLOADS_AT_ONCE
 from holdfast.gateway.models import ChunkShape, refusals
-from holdfast.intake.limits import check_backlog, check_run_chunks, check_stored
+from holdfast.intake.limits import check_backlog, check_run_chunks
 from holdfast.intake.rules import accept_chunk
-from holdfast.intake.upload import begin_upload, bind_upload
+from holdfast.intake.upload import begin_upload, bind_upload, refusal_of
 from holdfast.store.client_rows import Client
 from holdfast.store.rows import Chunk, ChunkKind
 
@@ -125,22 +126,17 @@ async def _put(
         await body.drain()
         return look.facts.stored, False
     use = await desk.fresh_use(client)
-    size = body.length or 0
     check_run_chunks(desk.allowed(client), look)
-    check_stored(desk.allowed(client), stored=use.stored + use.under_way, size=size)
     check_backlog(use.backlog + use.under_way, look, desk.config.backlog_bytes)
-    desk.check_disk(size + use.under_way)
-    with desk.upload(client, size, UPLOADS_AT_ONCE):
-        info = await _receive(desk, run_id, chunk, body)
+    with desk.upload(client, UPLOADS_AT_ONCE) as take_room:
+        info = await _receive(desk, run_id, chunk, body, take_room)
+        # Not by the one thread that binds: a footer may take a while.
+        refusal = await desk.disk(refusal_of, desk.documents.check, desk.blobs, chunk, info)
         is_new = await desk.write(
             bind_upload,
-            desk.store,
-            desk.blobs,
-            run_id,
-            chunk,
-            info,
+            *(desk.store, desk.blobs, run_id, chunk, info),
             barrier=is_complete,
-            check=lambda found: desk.documents.check(desk.blobs, chunk, found.name),
+            refusal=refusal,
         )
     use.stored += info.size
     use.backlog += 0 if look.whole else info.size
@@ -148,11 +144,15 @@ async def _put(
     return replace(chunk, size=info.size), is_new
 
 
-async def _receive(desk: Desk, run_id: RunId, chunk: Chunk, body: Body) -> BlobInfo:
+async def _receive(
+    desk: Desk, run_id: RunId, chunk: Chunk, body: Body, take_room: Callable[[int], None]
+) -> BlobInfo:
     """Write the body to a blob of its own, durably. Cut short, it leaves nothing."""
+    if body.length is not None:
+        take_room(body.length)
     writer = await desk.disk(begin_upload, desk.blobs, run_id, chunk)
     try:
-        await body.write_to(desk, writer)
+        await body.write_to(desk, writer, take_room if body.length is None else None)
         return await desk.disk(writer.finish)
     finally:
         await desk.disk(writer.abandon)

@@ -26,7 +26,7 @@ from holdfast.errors import HoldfastError, InvariantViolated, QuotaReached, Stor
 from holdfast.gateway.limits import Bucket
 from holdfast.gateway.refusals import is_quiet
 from holdfast.intake.documents import Documents
-from holdfast.intake.limits import Allowed, check_disk
+from holdfast.intake.limits import Allowed, check_disk, check_stored
 from holdfast.store.client_rows import Client
 
 P = ParamSpec("P")
@@ -133,25 +133,37 @@ class Desk:
         return use
 
     @contextmanager
-    def upload(self, client: Client, size: int, most: int) -> Iterator[None]:
-        """Count an upload of `size` bytes while it is under way.
+    def upload(self, client: Client, most: int) -> Iterator[Callable[[int], None]]:
+        """Count an upload while it is under way. Yields how it takes room for its bytes, which
+        raises where there is none: QuotaReached, DiskFull.
 
         Raises:
             QuotaReached: so many of this client are under way that one more gains nothing.
         """
-        use = self.use_of(client)
+        use, allowed = self.use_of(client), self.allowed(client)
         if use.uploads >= most:
             raise QuotaReached(what="uploads at once", used=use.uploads, limit=most)
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            check_stored(allowed, stored=use.stored + use.under_way, size=size)
+            self.check_disk(size)
+            taken += size
+            use.under_way += size
+
         use.uploads += 1
-        use.under_way += size
         try:
-            yield
+            yield take
         finally:
             use.uploads -= 1
-            use.under_way -= size
+            use.under_way -= taken
 
     def check_disk(self, size: int) -> None:
-        """Refuse to take in `size` bytes if less than the floor would be left."""
+        """Refuse `size` bytes more, beside all that are under way, if they would leave less than
+        the floor.
+        """
+        size += sum(one.under_way for one in self._uses.values())
         check_disk(self.directory.root, size, self.config.disk_floor_bytes)
 
     def note(self, error: HoldfastError) -> None:

@@ -19,8 +19,9 @@ from holdfast.store.rows import Chunk, ChunkKind, End
 
 CHUNKS = "chunks/"
 """The prefix of the names of all uploads."""
-DocumentCheck = Callable[[BlobInfo], None]
-"""Raises a CallerError for bytes that must not be bound."""
+DocumentCheck = Callable[[BlobStore, Chunk, str], None]
+"""Looks at the bytes of a chunk that lie under a name; raises a CallerError where they must not be
+bound (`Documents.check`)."""
 
 
 def blob_name(run_id: RunId, chunk: Chunk, upload: str) -> str:
@@ -37,12 +38,12 @@ def put_chunk(
     pieces: Iterable[bytes],
     *,
     barrier: BarrierRule,
-    check: DocumentCheck = lambda _: None,
+    check: DocumentCheck | None = None,
 ) -> bool:
     """Take in one chunk; when this returns, its sender may be told. False: it was there already.
 
     `chunk` names table, sender, ordinal, format and the checksum its sender computed; location
-    and size are filled in here. `check` as in `bind_upload`.
+    and size are filled in here. `check` as in `refusal_of`.
 
     1. The bytes go to a blob with a fresh upload id. Crash after: an orphan, swept later.
     2. One transaction binds the blob, appends its reference to the run's topic, and looks at the
@@ -61,12 +62,24 @@ def put_chunk(
         info = writer.finish()
     finally:
         writer.abandon()
-    return bind_upload(store, blobs, run_id, chunk, info, barrier=barrier, check=check)
+    refusal = refusal_of(check, blobs, chunk, info) if check else None
+    return bind_upload(store, blobs, run_id, chunk, info, barrier=barrier, refusal=refusal)
 
 
 def begin_upload(blobs: BlobStore, run_id: RunId, chunk: Chunk) -> BlobWriter:
     """Begin step 1 of `put_chunk`, for bytes that come piece by piece."""
     return blobs.begin(blob_name(run_id, chunk, fresh_token()))
+
+
+def refusal_of(
+    check: DocumentCheck, blobs: BlobStore, chunk: Chunk, info: BlobInfo
+) -> CallerError | None:
+    """Return what speaks against binding an upload, which nobody else can see yet."""
+    try:
+        check(blobs, chunk, info.name)
+    except CallerError as error:
+        return error
+    return None
 
 
 def bind_upload(
@@ -77,17 +90,17 @@ def bind_upload(
     info: BlobInfo,
     *,
     barrier: BarrierRule,
-    check: DocumentCheck = lambda _: None,
+    refusal: CallerError | None = None,
 ) -> bool:
     """Do step 2 of `put_chunk`: bind a finished upload. A blob that is not bound is removed.
 
-    `check` may refuse the bytes as they lie there, before anybody else can see them
-    (`Documents.check`).
+    `refusal` speaks against bytes that are as their sender meant them (`refusal_of`).
     """
     crashpoint("intake.blob.after")
     try:
         _check_transfer(chunk, info)
-        check(info)
+        if refusal is not None:
+            raise refusal
         stored = replace(
             chunk, kind=ChunkKind.BLOB, location=info.name, size=info.size, checksum=info.checksum
         )

@@ -101,7 +101,7 @@ class Door:
                 is_new = put_chunk(
                     *(self._store, self._blobs, message.run, chunk, [message.payload]),
                     barrier=is_complete,
-                    check=lambda info: self._documents.check(self._blobs, chunk, info.name),
+                    check=self._documents.check,
                 )
             except UsageInvalid as error:
                 if "was swept" not in error.what or tried == UPLOADS_MAX - 1:
