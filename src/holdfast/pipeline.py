@@ -106,7 +106,9 @@ class Pipeline:
         that do not fit; "quarantine" keeps them aside, with file and line.
         """
         if format not in _FORMATS:
-            self._refuse(f"input {name}: no format {format!r}", f"Use one of {_FORMATS}.")
+            self._refuse(
+                f"input {name}: no format {format!r}", f"Use one of {', '.join(_FORMATS)}."
+            )
         if format in _SCHEMA_FORMATS and not schema.strip():
             self._refuse(f"input {name} has no schema", "Give schema='column type, ...'.")
         self._check_schema(name, schema)

@@ -135,6 +135,25 @@ def test_runs_are_listed_in_pages(client: httpx.Client) -> None:
     assert rest["next"] is None
 
 
+def test_a_page_ends_early_after_many_senders(client: httpx.Client) -> None:
+    """Each sender of each run is looked up: a page must not take long, whatever its limit."""
+    names = [f"s{number}" for number in range(900)]
+    runs = [create(client, f"k{number}", senders={"sales": names}) for number in range(4)]
+    first = client.get("/v1/runs").json()
+    assert [run["run"] for run in first["runs"]] == runs[:3]
+    rest = client.get("/v1/runs", params={"after": first["next"]}).json()
+    assert ([run["run"] for run in rest["runs"]], rest["next"]) == (runs[3:], None)
+
+
+def test_the_tables_that_a_run_takes_are_listed(gateway: Gateway, client: httpx.Client) -> None:
+    body = client.get("/v1/tables").json()
+    assert body["pipeline"] == document(client, create(client))["pipeline"]
+    tables = {one.pop("table"): one for one in body["tables"]}
+    assert set(tables) == {"sales", "notes", "shops"}, "not what a stage produces"
+    assert tables["sales"] == {"format": "csv", "columns": ["shop", "amount"], "optional": False}
+    assert httpx.get(f"{gateway.url}/v1/tables").status_code == 401
+
+
 def test_a_chunk_is_bound_once_and_acknowledged_again(
     gateway: Gateway, client: httpx.Client
 ) -> None:

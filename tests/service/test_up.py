@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.command import QuickCommand
+from tests.command import Command, QuickCommand
 from tests.service.floor import SMALL, check, make_pipeline, open_state, states
 from tests.service.processes import Process, all_gone, children_of, is_there, until
 
@@ -192,3 +193,18 @@ def test_status_shows_the_parts_that_live_and_works_with_all_dead(
     told = QuickCommand(tmp_path)("status", "--state", str(state))
     assert told.code == 0
     assert "no process works here" in told.out
+
+
+@pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:70000", "0.0.0.0:0", "taken"])
+def test_an_address_that_cannot_be_is_told_before_anything_starts(
+    listen: str, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}" if listen == "taken" else listen
+        places = ("--state", str(tmp_path / "new"), "--listen", address)
+        told = Command(tmp_path)("up", "--pipeline", "coffee", *places)
+    assert told.code == 2, told.err
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    assert address.rpartition(":")[0] in line
+    assert not (tmp_path / "new").exists()

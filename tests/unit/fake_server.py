@@ -58,6 +58,7 @@ class FakeServer(httpx.BaseTransport):
 
     def __init__(self, tables: Iterable[str] = ("sales", "shops")) -> None:
         self.tables = {table: [""] for table in tables}
+        self.columns: dict[str, list[str]] = {}
         self.runs: dict[str, FakeRun] = {}
         self.faults: deque[Fault] = deque()
         self.requests: list[tuple[str, str]] = []
@@ -77,6 +78,8 @@ class FakeServer(httpx.BaseTransport):
     def answer(self, request: httpx.Request) -> httpx.Response:
         assert request.headers["authorization"] == f"Bearer {TOKEN}"
         match [request.method, *request.url.path.strip("/").split("/")[1:]]:
+            case ["GET", "tables"]:
+                return reply(200, {"pipeline": "shop", "tables": self._inputs()})
             case ["POST", "runs"]:
                 return self._create(request)
             case ["GET", "runs", run]:
@@ -97,6 +100,10 @@ class FakeServer(httpx.BaseTransport):
             case ["GET", "runs", run, "results", series, "files", ordinal]:
                 return piece(request, self.runs[run].series[series][1][int(ordinal) - 1])
         return refusal(404, "NO_SUCH", message="not there")
+
+    def _inputs(self) -> list[dict[str, Any]]:
+        facts = {"format": "csv", "optional": False}
+        return [{"table": t, "columns": self.columns.get(t, []), **facts} for t in self.tables]
 
     def _create(self, request: httpx.Request) -> httpx.Response:
         key = request.headers["idempotency-key"]

@@ -90,7 +90,7 @@ def info(state: str, *tables: TableInfo) -> RunInfo:
 
 
 def table(announced: int | None, received: int, missing: str = "none") -> TableInfo:
-    return TableInfo("sales", "", announced, received, 1, Intervals.first(received), missing, False)
+    return TableInfo("sales", "", announced, received, 1, Intervals.first(received), missing)
 
 
 def test_a_run_in_one_line_says_who_has_not_said_end() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.unit.fake_server import (
+    QUICK,
     TOKEN,
     FakeServer,
     fine,
@@ -27,6 +28,7 @@ from holdfast.errors import (
     ChecksumWrong,
     ChunkConflict,
     Damaged,
+    HeaderWrong,
     HoldfastError,
     RunOver,
     RunStopped,
@@ -200,11 +202,11 @@ def garbled(server: FakeServer, request: httpx.Request) -> httpx.Response | None
 
 
 def test_a_chunk_that_arrives_garbled_is_sent_again(server: FakeServer, tmp_path: Path) -> None:
-    server.faults.extend([fine, garbled, fine, garbled])
+    server.faults.extend([fine, fine, garbled, fine, garbled])
     handed(server, written(tmp_path / "in"), connections=1)
     assert sales_of(server) == [f"a,{n}" for n in range(20)]
     server.runs.clear()
-    server.faults.extend([fine, garbled, garbled, garbled])
+    server.faults.extend([fine, fine, garbled, garbled, garbled])
     with pytest.raises(ChecksumWrong):
         handed(server, tmp_path / "in", connections=1)
 
@@ -215,11 +217,55 @@ def test_a_chunk_that_is_too_large_is_told_with_its_file(
     def large(server: FakeServer, request: httpx.Request) -> httpx.Response:
         return refusal(413, "BODY_TOO_LARGE", limit=10)
 
-    server.faults.extend([fine, large])
+    server.faults.extend([fine, fine, large])
     with pytest.raises(
         UsageInvalid, match=r"sales\.csv .* 10 may be. Give a smaller --chunk-bytes"
     ):
         handed(server, written(tmp_path / "in"), connections=1)
+
+
+def test_what_is_refused_before_it_is_sent_leaves_no_run(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "in")
+    server.columns = {"sales": ["shop", "amount"]}
+    with pytest.raises(HeaderWrong, match=r"sales\.csv"):
+        handed(server, folder)
+    server.columns = {"sales": ["shop", "n"]}
+    (folder / "strange.csv").write_text("a\n1\n")
+    with pytest.raises(UsageInvalid, match=r"strange\.csv"):
+        handed(server, folder)
+    (folder / "strange.csv").unlink()
+    (folder / "shops.csv").unlink()
+    with pytest.raises(UsageInvalid, match="no file for table shops"):
+        handed(server, folder)
+    assert server.runs == {}
+    assert handed(server, folder, empty=["shops"]).chunks > 0
+
+
+def test_a_refused_document_is_told_with_its_file_and_its_run(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    def refuse(server: FakeServer, request: httpx.Request) -> httpx.Response:
+        facts = {"table": "sales", "ordinal": 1, "what": "it is no CSV", "remedy": "Mend it."}
+        return refusal(422, "DOCUMENT_REFUSED", **facts)
+
+    server.faults.extend([fine, fine, refuse])
+    with pytest.raises(UsageInvalid, match=r"sales\.csv: it is no CSV") as caught:
+        handed(server, written(tmp_path / "in"), connections=1)
+    (run,) = server.runs
+    assert f"holdfast cancel {run}" in str(caught.value)
+
+
+def test_a_server_that_does_not_answer_is_told_of_once(server: FakeServer, tmp_path: Path) -> None:
+    told: list[str] = []
+    server.faults.extend([lost_request] * 3)
+    with Client(
+        "http://127.0.0.1:1", token=TOKEN, transport=server, patience=QUICK, on_wait=told.append
+    ) as client:
+        submit(client, Plan(written(tmp_path / "in")), ignore)
+    (line,) = told
+    assert line.startswith("http://127.0.0.1:1 does not answer")
 
 
 def test_without_a_key_changed_files_are_another_run(server: FakeServer, tmp_path: Path) -> None:

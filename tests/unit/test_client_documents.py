@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast._base.intervals import Intervals
-from holdfast.client.answers import TableInfo
+from holdfast.client.answers import InputInfo
 from holdfast.client.documents import Document, cut_files, key_of, number
 from holdfast.errors import HeaderWrong, SubmissionChanged, UsageInvalid
 from holdfast.intake.tables import TableSpec
@@ -23,8 +22,8 @@ ROWS = st.lists(st.tuples(CELL, CELL), max_size=30)
 SALES = TableSpec(name="sales", format="csv", schema="shop string, amount int", segment=1)
 
 
-def info(table: str, *, optional: bool = False) -> TableInfo:
-    return TableInfo(table, "", None, 0, 0, Intervals(), "", optional)
+def info(table: str, *, optional: bool = False) -> InputInfo:
+    return InputInfo(table, "csv", (), optional)
 
 
 def written(path: Path, rows: list[tuple[str, str]]) -> None:

@@ -14,7 +14,7 @@ from types import FrameType
 
 from holdfast.cli.exits import STOPPED
 from holdfast.client.client import Client
-from holdfast.errors import RunStopped
+from holdfast.errors import PathUnknown, RunStopped, TokenRefused
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,6 +36,10 @@ class Server:
         return shlex.join(parts + (["--plain-http"] if self.plain_http else []))
 
 
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
 @contextmanager
 def connected(server: Server) -> Iterator[Client]:
     """Yield a client that Ctrl-C and SIGTERM stop: once when chunks under way are sent, twice now.
@@ -47,6 +51,7 @@ def connected(server: Server) -> Iterator[Client]:
         token_file=server.token_file,
         ca_file=server.ca_file,
         plain_http=server.plain_http,
+        on_wait=_tell,
     ) as client:
 
         def take(number: int, frame: FrameType | None) -> None:
@@ -60,6 +65,14 @@ def connected(server: Server) -> Iterator[Client]:
         before = {number: signal.signal(number, take) for number in _SIGNALS}
         try:
             yield client
+        except TokenRefused as error:
+            what = f"{server.url} refuses the token in {server.token_file}"
+            remedy = "Ask its operator for one that stands (holdfast client add, or rotate)."
+            raise TokenRefused(what=what, remedy=remedy) from error
+        except PathUnknown as error:
+            what = f"{server.url} is not the address of a Holdfast server"
+            remedy = "Give it without a path, like http://127.0.0.1:8080."
+            raise PathUnknown(what=what, remedy=remedy) from error
         except RunStopped as error:
             resume = f"Go on: {shlex.join(['holdfast', *sys.argv[1:]])}"
             raise RunStopped(what=error.what, resume=resume) from error

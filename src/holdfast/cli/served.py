@@ -61,9 +61,6 @@ def up(
     engine_options = [f"--spark-conf={pair}" for pair in spark_conf or ()]
     engine_options += [f"--master={master}"] if master else []
     engine_options += ["--shared-state"] if shared_state else []
-    gateway_options = [f"--tls-cert={tls_cert}"] if tls_cert else []
-    gateway_options += [f"--tls-key={tls_key}"] if tls_key else []
-    gateway_options += ["--insecure-listen"] if insecure_listen else []
     up_command(
         UpRequest(
             pipeline=pipeline,
@@ -71,7 +68,9 @@ def up(
             listen=listen,
             config_file=config,
             engine_options=tuple(engine_options),
-            gateway_options=tuple(gateway_options),
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            insecure_listen=insecure_listen,
             as_json=as_json,
         )
     )

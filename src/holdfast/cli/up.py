@@ -26,6 +26,7 @@ from holdfast.cli.tell import JsonTeller, TextTeller
 from holdfast.cli.upkeep import Pulse, Restarts, ending
 from holdfast.engine.parts import BEAT_S, beat_of, part_file
 from holdfast.engine.state import StateDirectory
+from holdfast.errors import StorageFailed, UsageInvalid
 
 DRAIN_S = 9.0
 """How long children have to end after they are asked to: with the rest of the way it is 10 s, after
@@ -217,9 +218,11 @@ class UpRequest:
     pipeline: str
     state: Path
     listen: str
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure_listen: bool = False
     config_file: Path | None = None
     engine_options: tuple[str, ...] = ()
-    gateway_options: tuple[str, ...] = ()
     as_json: bool = False
 
 
@@ -229,12 +232,37 @@ def commands_of(request: UpRequest) -> dict[str, list[str]]:
     state = ["--state", str(request.state)]
     pipeline = ["--pipeline", request.pipeline]
     config = ["--config", str(request.config_file)] if request.config_file else []
-    listen = ["--listen", request.listen, *request.gateway_options]
+    listen = ["--listen", request.listen]
+    listen += [f"--tls-cert={request.tls_cert}"] if request.tls_cert else []
+    listen += [f"--tls-key={request.tls_key}"] if request.tls_key else []
+    listen += ["--insecure-listen"] if request.insecure_listen else []
     return {
         "gateway": [*program, "gateway", *pipeline, *state, *listen, *config],
         "engine": [*program, "engine", *pipeline, *state, *request.engine_options, *config],
         "delivery": [*program, "delivery", *state, *config],
     }
+
+
+def _check_listen(request: UpRequest) -> None:
+    """Refuse an address that the gateway could not listen on.
+
+    Raises:
+        UsageInvalid: it is none, it is taken, or it needs TLS.
+    """
+    from holdfast.gateway.serve import bind, parse_listen
+
+    place = parse_listen(
+        request.listen,
+        tls_cert=request.tls_cert,
+        tls_key=request.tls_key,
+        insecure=request.insecure_listen,
+    )
+    try:
+        bind(place).close()
+    except StorageFailed as error:
+        what = f"--listen {request.listen}: {error.error}"
+        remedy = "Choose another address, or end whoever listens there."
+        raise UsageInvalid(what=what, remedy=remedy) from error
 
 
 def up_command(request: UpRequest) -> None:
@@ -245,6 +273,7 @@ def up_command(request: UpRequest) -> None:
     # What can never work is said here, once, and not by three children.
     config = load_settings(request.config_file, {}).config
     load_pipeline(request.pipeline).with_stages(config.stages).spec()
+    _check_listen(request)
     teller = JsonTeller(SystemClock()) if request.as_json else TextTeller(SystemClock())
     supervisor = Supervisor(
         commands_of(request),

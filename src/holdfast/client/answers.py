@@ -19,6 +19,26 @@ FINAL_STATES = frozenset({"DONE", "FAILED", "CANCELLED", "ABANDONED", "SWEPT"})
 
 
 @dataclass(frozen=True, slots=True)
+class InputInfo:
+    """What a table takes."""
+
+    table: str
+    format: str
+    columns: tuple[str, ...]
+    """None: its files carry their own."""
+    optional: bool
+    """It may stay empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineInfo:
+    """What a server runs, and what it takes."""
+
+    pipeline: str
+    tables: tuple[InputInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TableInfo:
     """How far one sender of one table is."""
 
@@ -31,8 +51,6 @@ class TableInfo:
     received_ordinals: Intervals
     missing: str
     """Announced and not received, as ranges."""
-    optional: bool
-    """It may stay empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +105,23 @@ class Results:
     series: tuple[SeriesInfo, ...]
 
 
+def pipeline_info(document: Document) -> PipelineInfo:
+    """Return a pipeline's description."""
+    try:
+        tables = tuple(
+            InputInfo(
+                table=one["table"],
+                format=one["format"],
+                columns=tuple(one["columns"]),
+                optional=bool(one["optional"]),
+            )
+            for one in document["tables"]
+        )
+        return PipelineInfo(document["pipeline"], tables)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _strange(error) from error
+
+
 def run_info(document: Document) -> RunInfo:
     """Return a run's description."""
     try:
@@ -114,7 +149,6 @@ def _table_info(document: Document) -> TableInfo:
         applied=document["applied"],
         received_ordinals=ordinals(document["received_ordinals"]),
         missing=document.get("missing") or "",
-        optional=bool(document.get("optional")),
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -24,7 +24,7 @@ from urllib.parse import quote
 from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.files import os_errors
 from holdfast.client import answers
-from holdfast.client.answers import Results, RunInfo
+from holdfast.client.answers import PipelineInfo, Results, RunInfo
 from holdfast.client.door import Body, Door, Transport, json_body
 from holdfast.client.download import fetch_file, wanted_of
 from holdfast.client.follow import follow
@@ -50,6 +50,7 @@ class Client:
         plain_http: send the token over http to another machine, in clear.
         patience: how long a request is tried again.
         transport: another way to send requests, of httpx: a proxy, a test.
+        on_wait: told once, in words, when the server does not answer and is tried again.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Client:
         patience: Patience | None = None,
         clock: Clock | None = None,
         transport: Transport | None = None,
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
         if (token is None) == (token_file is None):
             raise UsageInvalid(what="no token, or two", remedy="Give token or token_file.")
@@ -74,6 +76,7 @@ class Client:
             ca_file=Path(ca_file) if ca_file is not None else None,
             plain_http=plain_http,
             transport=transport,
+            on_wait=on_wait,
         )
 
     def __enter__(self) -> Self:
@@ -99,6 +102,10 @@ class Client:
     def is_stopped(self) -> bool:
         """Tell whether somebody called `stop`."""
         return self._door.is_stopped
+
+    def pipeline(self) -> PipelineInfo:
+        """Return what the server runs, and which tables it takes."""
+        return answers.pipeline_info(self._door.ask("GET", "v1/tables").document)
 
     def create_run(
         self,

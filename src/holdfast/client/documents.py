@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from holdfast._base.files import os_errors, read_pieces, sha256_of
 from holdfast._base.ids import digest
-from holdfast.client.answers import TableInfo
+from holdfast.client.answers import InputInfo
 from holdfast.errors import SubmissionChanged, UsageInvalid
 from holdfast.intake.compressed import EXTENSIONS as COMPRESSED
 from holdfast.intake.compressed import refusal
@@ -84,20 +84,33 @@ def cut_files(
     tables: Sequence[TableSpec] | None,
     *,
     chunk_bytes: int,
+    inputs: Sequence[InputInfo] = (),
     ignore_unknown: bool = False,
 ) -> list[InputFile]:
     """Read every file of a directory once, and return where each is cut, in order of their paths.
 
-    `tables`: the pipeline's, where it is known; then names and headers are checked too.
+    `tables`: the pipeline's, where it is known; then names are checked too. Headers are checked
+    by them, or else by what the server says of its `inputs`.
 
     Raises:
         UsageInvalid, HeaderWrong, BadRows, StorageFailed: as `holdfast run` would refuse them.
     """
     folder = directory.absolute()
     known = _listed(folder, tables, ignore_unknown)
+    specs = _specs(sorted({one.table for one in inputs}))
+    columns = {one.table: list(one.columns) or None for one in inputs}
+
+    def cut(path: Path, table: TableSpec) -> InputFile:
+        relative = PurePosixPath(path.relative_to(folder))
+        if table.schema:
+            wanted: list[str] | None = column_names(table.schema)
+        else:
+            wanted = columns.get(belongs_to(relative, specs) or "")
+        pieces = split_file(path, table, wanted, chunk_bytes, documents=True)
+        return InputFile(path, relative, table.format, tuple(pieces))
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        cut = pool.map(lambda pair: _cut(folder, pair[0], pair[1], chunk_bytes), known)
-        return list(cut)
+        return list(pool.map(lambda pair: cut(*pair), known))
 
 
 def _listed(
@@ -119,11 +132,9 @@ def _unknown(name: str, fmt: str) -> TableSpec:
     return TableSpec(name=name, format=fmt, schema="", segment=1, optional=True)
 
 
-def _cut(folder: Path, path: Path, table: TableSpec, chunk_bytes: int) -> InputFile:
-    columns = column_names(table.schema) if table.schema else None
-    pieces = split_file(path, table, columns, chunk_bytes, documents=True)
-    relative = PurePosixPath(path.relative_to(folder))
-    return InputFile(path, relative, table.format, tuple(pieces))
+def _specs(names: Sequence[str]) -> list[TableSpec]:
+    """Return tables that own their files whatever their format."""
+    return [_unknown(name, fmt) for name in names for fmt in EXTENSIONS]
 
 
 def key_of(files: Sequence[InputFile]) -> str:
@@ -140,20 +151,20 @@ def key_of(files: Sequence[InputFile]) -> str:
 def number(
     directory: Path,
     files: Sequence[InputFile],
-    tables: Sequence[TableInfo],
+    tables: Sequence[InputInfo],
     *,
     ignore_unknown: bool = False,
     empty: Sequence[str] = (),
 ) -> list[Document]:
-    """Return the documents of a run's tables, each under its ordinal.
+    """Return the documents of a pipeline's tables, each under its ordinal.
 
     `empty`: tables that are known to be allowed to have no file.
 
     Raises:
         UsageInvalid: a file belongs to no table, or a table has no file.
     """
-    names = sorted({table.table for table in tables})
-    specs = [_unknown(name, fmt) for name in names for fmt in EXTENSIONS]
+    names = sorted(table.table for table in tables)
+    specs = _specs(names)
     _refuse_strangers(directory.absolute(), specs, names, ignore_unknown)
     documents: list[Document] = []
     count = dict.fromkeys(names, 0)
@@ -167,10 +178,12 @@ def number(
             count[owner] += 1
             documents.append(_document(owner, count[owner], file, piece))
     optional = {table.table for table in tables if table.optional} | set(empty)
-    for name in names:
+    for table in tables:
+        name = table.table
         if name not in with_files and name not in optional:
+            end = EXTENSIONS.get(table.format, (".csv",))[0]
             what = f"{directory} has no file for table {name}"
-            remedy = f"Add {name}.csv, {name}_*.csv or {name}/*.csv, or say so: --empty {name}."
+            remedy = f"Add {name}{end}, {name}_*{end} or {name}/*{end}, or say so: --empty {name}."
             raise UsageInvalid(what=what, remedy=remedy)
     return documents
 

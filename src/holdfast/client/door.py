@@ -78,10 +78,12 @@ class Door:
         ca_file: Path | None,
         plain_http: bool,
         transport: Transport | None = None,
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
         local = check_url(url, plain_http=plain_http)
         self._url, self._clock, self._patience = url, clock, patience
         self._who, self._stopped = fresh_token(), threading.Event()
+        self._on_wait, self._is_told = on_wait, False
         self._http = httpx.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {check_token(token)}"},
@@ -153,7 +155,15 @@ class Door:
             )
             if pause_s is None:
                 raise passing.error from passing
+            self._tell(passing.error)
             self.pause(pause_s)
+
+    def _tell(self, error: HoldfastError) -> None:
+        """Say once that it is being tried again: whoever waits should know for what."""
+        if not self._is_told and isinstance(error, ServerUnreachable):
+            self._is_told = True
+            seconds = round(self._patience.silent_s)
+            self._on_wait(f"{error.url} does not answer ({error.error}): tried for {seconds} s")
 
     def pause(self, seconds: float) -> None:
         """Wait, unless somebody asks to stop.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
-from holdfast.client.answers import RunInfo, TableInfo
+from holdfast.client.answers import PipelineInfo, RunInfo, TableInfo
 from holdfast.client.client import Client
 from holdfast.client.documents import Document, cut_files, key_of, number
 from holdfast.config import MIB
@@ -23,6 +23,7 @@ from holdfast.errors import (
     CallerError,
     ChecksumWrong,
     ChunkConflict,
+    DocumentRefused,
     HoldfastError,
     RunOver,
     RunStopped,
@@ -88,7 +89,8 @@ class Submitted:
 def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
     """Hand in a directory, or go on with it.
 
-    1. Every file is read once and cut. Crash: nothing happened.
+    1. Every file is read once, checked and cut, by the pipeline that is known here or else by what
+       the server says of its own. Crash, or a refusal: nothing happened.
     2. The run is created, or found by its key.
     3. What the server lacks is sent, several chunks at a time; each is durable there when it is
        acknowledged. What it has is compared by checksum. Crash: the next process asks again.
@@ -99,20 +101,22 @@ def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
         RunOver: the run ended without results.
     """
     given = [table for table in plan.tables if not table.produced] if plan.tables else None
+    served = client.pipeline() if given is None else None
     files = cut_files(
         *(plan.directory, given),
         chunk_bytes=plan.chunk_bytes,
+        inputs=served.tables if served else (),
         ignore_unknown=plan.ignore_unknown,
+    )
+    served = served or client.pipeline()
+    _refuse_other(served, plan.pipeline)
+    documents = number(
+        *(plan.directory, files, served.tables),
+        ignore_unknown=plan.ignore_unknown,
+        empty=plan.empty,
     )
     info = client.create_run(plan.key or key_of(files))
     crashpoint("client.create.after")
-    _refuse_other(info, plan.pipeline)
-    optional = [table.name for table in given or () if table.optional]
-    documents = number(
-        *(plan.directory, files, info.tables),
-        ignore_unknown=plan.ignore_unknown,
-        empty=[*plan.empty, *optional],
-    )
     left = left_of(info.tables, documents)
     if info.is_final and (left or info.state != "DONE"):
         reason = " ".join((info.error or "it takes nothing more").split()).rstrip(".")
@@ -129,9 +133,9 @@ def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
     )
 
 
-def _refuse_other(info: RunInfo, pipeline: str | None) -> None:
-    if pipeline is not None and info.pipeline != pipeline:
-        what = f"the server runs pipeline {info.pipeline}, not {pipeline}"
+def _refuse_other(served: PipelineInfo, pipeline: str | None) -> None:
+    if pipeline is not None and served.pipeline != pipeline:
+        what = f"the server runs pipeline {served.pipeline}, not {pipeline}"
         raise UsageInvalid(what=what, remedy="Ask another server, or leave --pipeline out.")
 
 
@@ -225,7 +229,7 @@ class _Sending:
                 )
                 break
             except CallerError as error:
-                told = _explained(one, error)
+                told = _explained(one, error, self._run)
                 if not isinstance(told, ChecksumWrong) or tries == _TRIES_MAX:
                     raise told from error
         crashpoint("client.chunk.after")
@@ -261,13 +265,18 @@ class _Sending:
             )
 
 
-def _explained(one: Document, error: CallerError) -> HoldfastError:
+def _explained(one: Document, error: CallerError, run: str) -> HoldfastError:
     """Return what a refusal means for the file a document is of."""
     if not one.is_unchanged():
         return one.changed()
     match error:
         case ChunkConflict():
             return _differs(one)
+        case DocumentRefused():
+            remedy = (
+                f"{error.remedy} Run {run} waits for it in vain: holdfast cancel {run} ends it."
+            )
+            return UsageInvalid(what=f"{one.path}: {error.what}", remedy=remedy)
         case BodyTooLarge():
             what = f"{one.path} would be sent in chunks of {one.size} bytes, {error.limit} may be"
             return UsageInvalid(what=what, remedy="Give a smaller --chunk-bytes.")

@@ -11,16 +11,18 @@ class TokenRefused(CallerError):
     """The request carries no token, or one that opens nothing: unknown, replaced or revoked."""
 
     code: ClassVar[str] = "TOKEN_REFUSED"
-    template: ClassVar[str] = "{what}. Send `Authorization: Bearer TOKEN` with a token that stands."
+    template: ClassVar[str] = "{what}. {remedy}"
     what: str
+    remedy: str = "Send `Authorization: Bearer TOKEN` with a token that stands."
 
 
 class PathUnknown(CallerError):
     """There is nothing under this address, or not for this verb. See /openapi.json."""
 
     code: ClassVar[str] = "PATH_UNKNOWN"
-    template: ClassVar[str] = "{what}. See /openapi.json for what there is."
+    template: ClassVar[str] = "{what}. {remedy}"
     what: str
+    remedy: str = "See /openapi.json for what there is."
 
 
 class RunUnknown(CallerError):

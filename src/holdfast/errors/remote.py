@@ -14,7 +14,8 @@ class ServerUnreachable(EnvironmentFailed):
 
     code: ClassVar[str] = "SERVER_UNREACHABLE"
     template: ClassVar[str] = (
-        "{url} does not answer: {error}. Nothing is lost; try again when it does."
+        "{url} does not answer: {error}. Nothing is lost; look at the address, and try again when"
+        " it does."
     )
     url: str
     error: str

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast._base.intervals import Intervals
 from holdfast.engine.barrier import missing
 from holdfast.engine.spec import PipelineSpec
+from holdfast.intake.ddl import column_names
 from holdfast.intake.opening import kind_of
 from holdfast.store.client_rows import ClientRun
 from holdfast.store.contract import Store
 from holdfast.store.result_rows import ResultPiece, ResultSeries
 from holdfast.store.rows import Run, RunState, SenderProgress
+
+
+def pipeline_document(spec: PipelineSpec) -> dict[str, Any]:
+    """Return what a client may hand in. Tables that a stage produces are none of its business."""
+    return {
+        "pipeline": spec.name,
+        "tables": [
+            {
+                "table": table.name,
+                "format": table.format,
+                "columns": column_names(table.schema) if table.schema else [],
+                "optional": table.optional,
+            }
+            for table in spec.tables
+            if not table.produced
+        ],
+    }
 
 
 def ranges(numbers: Intervals) -> str:
@@ -44,13 +63,22 @@ def run_document(
         "pipeline": run.pipeline,
         "kind": kind_of(found.opening),
         "state": run.state,
-        "error": run.error,
+        "error": _without_places(run.error),
         "created_ms": run.created_ms,
         "updated_ms": run.updated_ms,
         "segments": run.segments,
         "barriers": barriers,
         "tables": [_table(sender) for sender in progress if sender.table not in produced],
     }
+
+
+_UPLOADED = re.compile(r"(?:/[^\s:]*/)?blobs/chunks/\w+/(\w+)/\w+/(\d+)-\w+")
+"""Where an uploaded chunk lies: table, ordinal. See docs/internals/blobs.md."""
+
+
+def _without_places(error: str | None) -> str | None:
+    """Say which chunk, not where the server keeps it."""
+    return None if error is None else _UPLOADED.sub(r"chunk \2 of table \1", error)
 
 
 def read_document(store: Store, found: ClientRun, spec: PipelineSpec) -> dict[str, Any]:

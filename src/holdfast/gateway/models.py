@@ -86,6 +86,37 @@ class RunShape(BaseModel):
     tables: list[TableShape]
 
 
+class InputShape(BaseModel):
+    """What a table takes."""
+
+    table: str
+    format: str = Field(description="What its files are by default: csv, json or parquet.")
+    columns: list[str] = Field(description="As they are declared, in order; none: its own.")
+    optional: bool = Field(description="It may stay empty.")
+
+
+class PipelineShape(BaseModel):
+    """The pipeline that is served, and its tables."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "pipeline": "sales",
+                "tables": [
+                    {
+                        "table": "sales",
+                        "format": "csv",
+                        "columns": ["shop", "amount"],
+                        "optional": False,
+                    }
+                ],
+            }
+        }
+    )
+    pipeline: str
+    tables: list[InputShape]
+
+
 class RunsShape(BaseModel):
     """A page of runs, oldest first."""
 

@@ -14,7 +14,7 @@ from holdfast.engine.barrier import is_complete
 from holdfast.errors import RunUnknown, UsageInvalid
 from holdfast.gateway.body import JSON_BYTES
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.documents import read_document
+from holdfast.gateway.documents import pipeline_document, read_document
 from holdfast.gateway.entrance import (
     AsClient,
     AtDesk,
@@ -28,6 +28,7 @@ from holdfast.gateway.models import (
     Creation,
     Ending,
     EndShape,
+    PipelineShape,
     RunShape,
     RunsShape,
     json_body,
@@ -40,6 +41,9 @@ from holdfast.store.rows import End, NewRun
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 LIST_MAX = 1000
+_LIST_SENDERS = 2000
+"""After so many a page ends, whatever its limit is: each takes two queries, and a page holds up one
+of the two threads that ask the store."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -109,6 +113,17 @@ def _as_declared(desk: Desk, client: Client, opening: Opening, body: Creation) -
 
 
 @router.get(
+    "/tables",
+    response_model=None,
+    responses={200: {"model": PipelineShape, "description": "The tables."}, **refusals()},
+)
+async def list_tables(desk: AtDesk, client: AsClient) -> Response:
+    """List the tables that a run is made of: their columns, and which may stay empty."""
+    del client
+    return JSONResponse(pipeline_document(desk.spec))
+
+
+@router.get(
     "/runs",
     response_model=None,
     responses={200: {"model": RunsShape, "description": "A page of runs."}, **refusals()},
@@ -119,14 +134,19 @@ async def list_runs(
     limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 100,
     after: Annotated[str | None, Query(pattern=NAME, description="The `next` of a page.")] = None,
 ) -> Response:
-    """List the client's runs, oldest first."""
+    """List the client's runs, oldest first. A page of large runs has fewer than `limit`."""
 
     def look() -> dict[str, Any]:
         place = RunId(after) if after else None
         found = desk.store.list_client_runs(client.client, after=place, count=limit + 1)
-        page, rest = found[:limit], found[limit:]
-        runs = [read_document(desk.store, one, desk.spec) for one in page]
-        return {"runs": runs, "next": page[-1].run.run_id if rest else None}
+        runs: list[dict[str, Any]] = []
+        senders = 0
+        for one in found[:limit]:
+            runs.append(read_document(desk.store, one, desk.spec))
+            senders += len(runs[-1]["tables"])
+            if senders >= _LIST_SENDERS:
+                break
+        return {"runs": runs, "next": runs[-1]["run"] if len(runs) < len(found) else None}
 
     return JSONResponse(await desk.read(look))
 

@@ -61,7 +61,8 @@ def parse_listen(
     host, colon, port = text.rpartition(":")
     host = host.strip("[]")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise UsageInvalid(what=f"--listen {text!r}", remedy="Write it as 127.0.0.1:8080.")
+        remedy = "Write it as 127.0.0.1:8080, with a port up to 65535."
+        raise UsageInvalid(what=f"--listen {text!r}", remedy=remedy)
     if (tls_cert is None) != (tls_key is None):
         what = "only one of --tls-cert and --tls-key is given"
         raise UsageInvalid(what=what, remedy="Give both.")
@@ -100,7 +101,7 @@ def serve(
         desk = Desk(shared, spec, config, clock, metrics_client=metrics_client, producer=producer)
         try:
             desk.blobs.sweep_dead()
-            with _bound(listen) as bound:
+            with bind(listen) as bound:
                 server = _Server(_settings(desk, config, listen), desk)
                 _announce(bound, listen, as_json=as_json)
                 asyncio.run(_serve(server, bound, desk, clock))
@@ -122,7 +123,7 @@ def _announce(bound: socket.socket, listen: Listen, *, as_json: bool) -> None:
         say("warning: no TLS here; whoever sees the network sees tokens and data")
 
 
-def _bound(listen: Listen) -> socket.socket:
+def bind(listen: Listen) -> socket.socket:
     """Return a socket that listens, so that whoever is told of it can connect."""
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -139,6 +140,8 @@ def _bound(listen: Listen) -> socket.socket:
 
 def _settings(desk: Desk, config: Config, listen: Listen) -> uvicorn.Config:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    # Its warnings are about what strangers send: they could fill the disk with them.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(
         make_app(desk),
         http=guarded(config.header_wait_s, config.connections_max),
