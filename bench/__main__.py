@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import chunks, coffee, ledger, log, resume, stages, start
+from bench import chunks, coffee, ledger, log, resume, stages, start, worker_journal
 from bench.compare import beside
 from bench.harness import LARGE, NORMAL, QUICK, RESULTS, measured, read_result, say
 
@@ -23,6 +23,7 @@ ALL = {
     "stages": stages.figures,
     "ledger": ledger.figures,
     "start": start.figures,
+    "worker_journal": worker_journal.figures,
 }
 IN_TWO_MINUTES = ("coffee", "log", "resume", "chunks", "ledger")
 """What `--quick` measures."""

@@ -140,6 +140,7 @@ SECTIONS: dict[str, Callable[[Results], str]] = {
             "stages",
             "ledger",
             "start",
+            "worker_journal",
             "service",
             "gateway",
         )
