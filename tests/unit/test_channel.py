@@ -36,7 +36,7 @@ for line in lines:
     if "start" in request:
         answer(request, **{start})
         continue
-    word = request["batch"]["directory"]
+    word = request["batch"]["directory"] if "batch" in request else "wait"
     with seen.open("a") as file:
         file.write(f"{{word}} {{len(held)}}\\n")
     if word == "die":
@@ -177,3 +177,22 @@ def test_abort_interrupts_what_is_under_way(make: Make, tmp_path: Path) -> None:
     assert [type(one) for one in found] == [RunStopped]
     with pytest.raises(RunStopped):
         executor.run_batch(work("plain"))
+
+
+def test_a_stop_in_the_middle_of_a_check_is_no_loss(make: Make, tmp_path: Path) -> None:
+    """A signal soon after the start: the process ends as it was asked to."""
+    executor = make()
+    found: list[HoldfastError] = []
+
+    def check() -> None:
+        try:
+            executor.check()
+        except HoldfastError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=check)
+    thread.start()
+    until("it is under way", lambda: len(seen(tmp_path)) == 1)
+    executor.stop()
+    thread.join(20)
+    assert [type(one) for one in found] == [RunStopped]

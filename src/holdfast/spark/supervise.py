@@ -104,11 +104,12 @@ class ChildExecutor:
         return answer
 
     def _ask(self, process: SparkProcess, request: dict[str, Any]) -> dict[str, Any]:
-        begun = False
+        is_work, begun = "check" not in request, False
         try:
             process.wait_until_ready()
-            with self._at_work(counted="check" not in request):
-                begun = True
+            with self._at_work(counted=is_work):
+                # `stop` ends Spark in the middle of a check: that is no lost attempt at anything.
+                begun = is_work
                 return process.ask(request)
         except SparkLost as error:
             self._drop(process)
