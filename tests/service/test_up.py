@@ -208,3 +208,13 @@ def test_an_address_that_cannot_be_is_told_before_anything_starts(
     (line,) = told.err.splitlines()
     assert address.rpartition(":")[0] in line
     assert not (tmp_path / "new").exists()
+
+
+def test_a_state_of_another_pipeline_is_told_before_anything_starts(
+    state: Path, tmp_path: Path
+) -> None:
+    told = Command(tmp_path)("up", "--pipeline", "coffee", "--state", str(state))
+    assert told.code == 1, told.err
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    assert line.startswith("holdfast: [STATE_MISMATCH]")

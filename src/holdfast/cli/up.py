@@ -25,7 +25,7 @@ from holdfast.cli.exits import STOPPED
 from holdfast.cli.tell import JsonTeller, TextTeller
 from holdfast.cli.upkeep import Pulse, Restarts, ending
 from holdfast.engine.parts import BEAT_S, beat_of, part_file
-from holdfast.engine.state import StateDirectory
+from holdfast.engine.state import StateDirectory, share
 from holdfast.errors import StorageFailed, UsageInvalid
 
 DRAIN_S = 9.0
@@ -272,8 +272,10 @@ def up_command(request: UpRequest) -> None:
 
     # What can never work is said here, once, and not by three children.
     config = load_settings(request.config_file, {}).config
-    load_pipeline(request.pipeline).with_stages(config.stages).spec()
+    spec = load_pipeline(request.pipeline).with_stages(config.stages).spec()
     _check_listen(request)
+    with share(request.state, config, part="up", spec=spec):
+        pass
     teller = JsonTeller(SystemClock()) if request.as_json else TextTeller(SystemClock())
     supervisor = Supervisor(
         commands_of(request),
