@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import count as counting
+from typing import Any, TypeVar
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractRobustConnection
-from aio_pika.exceptions import CONNECTION_EXCEPTIONS
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS, AMQPError
 
 from bench.sides import Side
 from holdfast.amqp.broker import Broker, Queue
@@ -24,6 +25,7 @@ from holdfast.amqp.contract import Message
 from holdfast.amqp.loop import LoopThread
 from holdfast.amqp.topology import QueueSpec
 
+T = TypeVar("T")
 PATIENCE_S = 120.0
 PREFETCH = 100
 """Of a listener, on both sides."""
@@ -108,7 +110,20 @@ class RawRabbit(Side):
         await self._channel.declare_queue(topic, durable=True, arguments={**quorum})
 
     def produce(self, topic: str, values: Sequence[bytes]) -> None:
-        self._loop.call(self._send(topic, values))
+        self._again(lambda: self._send(topic, values))
+
+    def _again(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask until it works: a broker that was killed takes a while to find its queues' leaders,
+        and ends connections meanwhile.
+        """
+        give_up_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._loop.call(ask())
+            except (*CONNECTION_EXCEPTIONS, AMQPError):
+                if time.monotonic() > give_up_s:
+                    raise
+                self._loop.call(self._connect())
 
     async def _send(self, topic: str, values: Sequence[bytes]) -> None:
         async def send(value: bytes) -> None:
@@ -141,7 +156,7 @@ class RawRabbit(Side):
             if got >= count:
                 all_in.set()
 
-        end = self._loop.call(self._consume(topic, at_once, heard))
+        end = self._again(lambda: self._consume(topic, at_once, heard))
         assert all_in.wait(1800), f"{got} of {count} records"
         end().result()
 
