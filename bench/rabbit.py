@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count as counting
 from typing import Any, TypeVar
 
@@ -119,11 +119,15 @@ class RawRabbit(Side):
         give_up_s = time.monotonic() + PATIENCE_S
         while True:
             try:
+                if self._connection.is_closed:
+                    self._loop.call(self._connect())
                 return self._loop.call(ask())
             except (*CONNECTION_EXCEPTIONS, AMQPError):
                 if time.monotonic() > give_up_s:
                     raise
-                self._loop.call(self._connect())
+                time.sleep(0.05)
+                with suppress(*CONNECTION_EXCEPTIONS, AMQPError):
+                    self._loop.call(self._connection.close())
 
     async def _send(self, topic: str, values: Sequence[bytes]) -> None:
         async def send(value: bytes) -> None:
