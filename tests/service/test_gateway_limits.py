@@ -157,12 +157,17 @@ def test_a_body_without_a_length_takes_room_as_it_comes(tmp_path: Path) -> None:
 
         with ThreadPoolExecutor(6) as pool:
             codes = list(pool.map(send, range(1, 7)))
-        assert set(codes) == {201, 429}
+        assert set(codes) <= {201, 429}
         assert codes.count(201) <= 3
         assert len(blobs_of(gateway)) == codes.count(201), "what was refused leaves nothing"
-        while send(codes.index(429) + 1) == 201:
-            codes[codes.index(429)] = 201
-        assert codes.count(201) == 3
+
+        def is_full() -> bool:
+            # A chunk may count twice for a second: bound, and not yet forgotten as under way.
+            ordinal = codes.index(429) + 1
+            codes[ordinal - 1] = send(ordinal)
+            return codes.count(201) == 3
+
+        wait_for(lambda: codes.count(201) == 3 or is_full(), "three chunks, which have room")
         refused(unmeasured(client, run, data, 9), 429, "QUOTA_REACHED")
 
 

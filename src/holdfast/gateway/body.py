@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from holdfast._base.clock import Clock
 from holdfast.blobs.contract import BlobWriter
 from holdfast.errors import BodyTooLarge, FormatRefused, UploadSlow, UsageInvalid
-from holdfast.gateway.desk import Desk
+from holdfast.gateway.desk import Desk, Room
 from holdfast.gateway.limits import Pace
 from holdfast.intake.limits import check_size
 
@@ -104,33 +104,36 @@ class Body:
             what = f"the body is no JSON ({str(error)[:100]})"
             raise UsageInvalid(what=what, remedy="Send a JSON object.") from error
 
-    async def write_to(
-        self, desk: Desk, writer: BlobWriter, take_room: Callable[[int], None] | None
-    ) -> None:
+    async def write_to(self, desk: Desk, writer: BlobWriter, room: Room) -> None:
         """Write all of it, a piece in a thread while the next one comes.
 
-        `take_room` is asked before each piece of a body that did not say how long it is.
+        A body that did not say how long it is takes its room piece by piece.
         """
         under_way: asyncio.Future[None] | None = None
         held: list[bytes] = []
         size = 0
+
+        async def write(pieces: list[bytes], size: int) -> None:
+            await desk.disk(_write, writer, pieces)
+            room.wrote(size)
+
         try:
             async for piece in self.pieces():
                 held.append(piece)
                 size += len(piece)
                 if size >= _PIECE_BYTES:
-                    if take_room is not None:
-                        take_room(size)
+                    if self.length is None:
+                        room.take(size)
                     if under_way is not None:
                         await under_way
-                    under_way = asyncio.ensure_future(desk.disk(_write, writer, held))
+                    under_way = asyncio.ensure_future(write(held, size))
                     held, size = [], 0
             if under_way is not None:
                 await under_way
             under_way = None
-            if take_room is not None:
-                take_room(size)
-            await desk.disk(_write, writer, held)
+            if self.length is None:
+                room.take(size)
+            await write(held, size)
         finally:
             if under_way is not None:
                 # The writer belongs to one thread at a time, also where this ends with an error.

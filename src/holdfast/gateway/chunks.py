@@ -1,7 +1,8 @@
 """Chunks: from the socket to a bound blob.
 
 1. What is known is looked at before the body: a chunk that is there, a conflict, a run that takes
-   nothing more, a quota, a full disk are answered without writing a byte.
+   nothing more, a quota, a full disk are answered without writing a byte; of a body that does not
+   say how long it is, the last two are asked for each piece.
 2. The bytes go to a blob under a temporary name, piece by piece, and are made durable under their
    own. Crash after: an orphan; the sender was told nothing.
 3. One transaction binds the blob: only here is it decided. Crash after: the sender sends again and
@@ -11,7 +12,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
@@ -23,7 +23,7 @@ from holdfast.blobs.contract import BlobInfo
 from holdfast.engine.barrier import is_complete
 from holdfast.errors import BodyTooLarge, FormatRefused, HoldfastError, RunUnknown, UploadSlow
 from holdfast.gateway.body import Body
-from holdfast.gateway.desk import Desk
+from holdfast.gateway.desk import Desk, Room
 from holdfast.gateway.entrance import (
     AsClient,
     AtDesk,
@@ -128,10 +128,10 @@ async def _put(
     use = await desk.fresh_use(client)
     check_run_chunks(desk.allowed(client), look)
     check_backlog(use.backlog + use.under_way, look, desk.config.backlog_bytes)
-    with desk.upload(client, UPLOADS_AT_ONCE) as take_room:
-        info = await _receive(desk, run_id, chunk, body, take_room)
+    with desk.upload(client, UPLOADS_AT_ONCE) as room:
+        info = await _receive(desk, run_id, chunk, body, room)
         # Not by the one thread that binds: a footer may take a while.
-        refusal = await desk.disk(refusal_of, desk.documents.check, desk.blobs, chunk, info)
+        refusal = await desk.look(refusal_of, desk.documents.check, desk.blobs, chunk, info)
         is_new = await desk.write(
             bind_upload,
             *(desk.store, desk.blobs, run_id, chunk, info),
@@ -144,15 +144,13 @@ async def _put(
     return replace(chunk, size=info.size), is_new
 
 
-async def _receive(
-    desk: Desk, run_id: RunId, chunk: Chunk, body: Body, take_room: Callable[[int], None]
-) -> BlobInfo:
+async def _receive(desk: Desk, run_id: RunId, chunk: Chunk, body: Body, room: Room) -> BlobInfo:
     """Write the body to a blob of its own, durably. Cut short, it leaves nothing."""
     if body.length is not None:
-        take_room(body.length)
+        room.take(body.length)
     writer = await desk.disk(begin_upload, desk.blobs, run_id, chunk)
     try:
-        await body.write_to(desk, writer, take_room if body.length is None else None)
+        await body.write_to(desk, writer, room)
         return await desk.disk(writer.finish)
     finally:
         await desk.disk(writer.abandon)

@@ -2,7 +2,8 @@
 
 The store and the disk are synchronous. Questions have two threads, transactions one (they take
 turns anyway), bytes four: so a look never waits behind an fsync, and no load opens more than three
-connections to the store, each of which may keep 16 MiB of pages.
+connections to the store, each of which may keep 16 MiB of pages. Documents are looked at by one: a
+footer may take tens of megabytes for a moment.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Use:
     stored: int = 0
     backlog: int = 0
     under_way: int = 0
+    unwritten: int = 0
+    """What of that is not on the disk yet."""
     uploads: int = 0
     streams: int = 0
 
@@ -89,6 +92,7 @@ class Desk:
         self._readers = ThreadPoolExecutor(_READERS, "read")
         self._writers = ThreadPoolExecutor(_WRITERS, "write")
         self._disk = ThreadPoolExecutor(_DISK, "disk")
+        self._lookers = ThreadPoolExecutor(1, "look")
 
     async def read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask the store."""
@@ -102,9 +106,13 @@ class Desk:
         """Read, write or hash bytes."""
         return await _in(self._disk, functools.partial(call, *args, **kwargs))
 
+    async def look(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Look at a document that was written."""
+        return await _in(self._lookers, functools.partial(call, *args, **kwargs))
+
     def close(self) -> None:
         """Wait for what is under way in the threads, and end them."""
-        for pool in (self._readers, self._writers, self._disk):
+        for pool in (self._readers, self._writers, self._disk, self._lookers):
             pool.shutdown(wait=True, cancel_futures=True)
 
     def allowed(self, client: Client) -> Allowed:
@@ -133,37 +141,28 @@ class Desk:
         return use
 
     @contextmanager
-    def upload(self, client: Client, most: int) -> Iterator[Callable[[int], None]]:
-        """Count an upload while it is under way. Yields how it takes room for its bytes, which
-        raises where there is none: QuotaReached, DiskFull.
+    def upload(self, client: Client, most: int) -> Iterator[Room]:
+        """Count an upload while it is under way. Yields the room that its bytes take.
 
         Raises:
             QuotaReached: so many of this client are under way that one more gains nothing.
         """
-        use, allowed = self.use_of(client), self.allowed(client)
+        use = self.use_of(client)
         if use.uploads >= most:
             raise QuotaReached(what="uploads at once", used=use.uploads, limit=most)
-        taken = 0
-
-        def take(size: int) -> None:
-            nonlocal taken
-            check_stored(allowed, stored=use.stored + use.under_way, size=size)
-            self.check_disk(size)
-            taken += size
-            use.under_way += size
-
+        room = Room(self, use, self.allowed(client))
         use.uploads += 1
         try:
-            yield take
+            yield room
         finally:
             use.uploads -= 1
-            use.under_way -= taken
+            room.leave()
 
     def check_disk(self, size: int) -> None:
-        """Refuse `size` bytes more, beside all that are under way, if they would leave less than
-        the floor.
+        """Refuse `size` bytes more, beside all that are still to be written, if they would leave
+        less than the floor.
         """
-        size += sum(one.under_way for one in self._uses.values())
+        size += sum(one.unwritten for one in self._uses.values())
         check_disk(self.directory.root, size, self.config.disk_floor_bytes)
 
     def note(self, error: HoldfastError) -> None:
@@ -177,6 +176,37 @@ class Desk:
                 self.store.store_id()
             except StorageFailed:
                 self.stop()
+
+
+class Room:
+    """What one upload takes of its client's quota and of the disk."""
+
+    def __init__(self, desk: Desk, use: Use, allowed: Allowed) -> None:
+        self._desk, self._use, self._allowed = desk, use, allowed
+        self._taken = self._written = 0
+
+    def take(self, size: int) -> None:
+        """Take room for bytes before they are written.
+
+        Raises:
+            QuotaReached, DiskFull: there is none.
+        """
+        use = self._use
+        check_stored(self._allowed, stored=use.stored + use.under_way, size=size)
+        self._desk.check_disk(size)
+        self._taken += size
+        use.under_way += size
+        use.unwritten += size
+
+    def wrote(self, size: int) -> None:
+        """Say that bytes are written: the disk itself counts them from now on."""
+        self._written += size
+        self._use.unwritten -= size
+
+    def leave(self) -> None:
+        """Take nothing any more."""
+        self._use.under_way -= self._taken
+        self._use.unwritten -= self._taken - self._written
 
 
 def say(text: str) -> None:

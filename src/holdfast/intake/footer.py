@@ -40,7 +40,7 @@ _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _M
 _VARINTS = (_I16, _I32, _I64)
 
 # Fields by number, as the format's description has them.
-_FILE_SCHEMA, _FILE_ROWS, _FILE_GROUPS = 2, 3, 4
+_FILE_SCHEMA, _FILE_ROWS, _FILE_GROUPS = _FILE_LOOKED_AT = 2, 3, 4
 _ELEMENT_NAME, _ELEMENT_CHILDREN = 4, 5
 _GROUP_COLUMNS, _GROUP_BYTES, _GROUP_ROWS = 1, 2, 3
 _COLUMN_FACTS, _FACTS_UNPACKED = 3, 6
@@ -55,6 +55,14 @@ class Footer:
     columns: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What speaks against a document, and what to do about it."""
+
+    what: str
+    remedy: str
+
+
 def check_footer(
     path: Path, chunk: Chunk, columns: Sequence[str], *, bytes_max: int, rows_max: int
 ) -> None:
@@ -64,20 +72,28 @@ def check_footer(
         DocumentRefused: its sender is told why.
     """
     found = read_footer(path)
-    if found is None:
-        what, remedy = "it is no Parquet document", "Send a whole Parquet file."
-    elif found.size > bytes_max:
+    fault = footer_fault(found, columns)
+    if found is not None and found.size > bytes_max:
         what = f"it unpacks to {found.size} bytes, {bytes_max} are allowed"
-        remedy = "Send smaller chunks."
-    elif found.rows > rows_max:
+        fault = Fault(what, "Send smaller chunks.")
+    elif found is not None and found.rows > rows_max:
         what = f"it has {found.rows} rows, {rows_max} are allowed"
-        remedy = "Send smaller chunks."
-    elif missing := [name for name in columns if name not in found.columns]:
-        what = f"it has no column {shown(', '.join(missing).encode(), _SHOWN_CHARACTERS)}"
-        remedy = "Send the declared columns, by their names."
-    else:
-        return
-    raise DocumentRefused(table=chunk.table, ordinal=chunk.ordinal, what=what, remedy=remedy)
+        fault = Fault(what, "Send smaller chunks.")
+    if fault is not None:
+        raise DocumentRefused(
+            table=chunk.table, ordinal=chunk.ordinal, what=fault.what, remedy=fault.remedy
+        )
+
+
+def footer_fault(found: Footer | None, columns: Sequence[str]) -> Fault | None:
+    """Return what speaks against a document, whatever the limits where it goes. Pure."""
+    if found is None:
+        return Fault("it is no Parquet document", "Send a whole Parquet file.")
+    missing = [name for name in columns if name not in found.columns]
+    if not missing:
+        return None
+    what = f"it has no column {shown(', '.join(missing).encode(), _SHOWN_CHARACTERS)}"
+    return Fault(what, "Send the declared columns, by their names.")
 
 
 def read_footer(path: Path) -> Footer | None:
@@ -145,10 +161,15 @@ def _number(struct: dict[int, Any], field: int) -> int:
 
 
 class _Reader:
-    """Reads the compact protocol. Raises IndexError or ValueError where it is broken."""
+    """Reads the compact protocol. Raises IndexError or ValueError where it is broken.
+
+    Of what is not looked at, as little as can be is kept: four megabytes of short texts would be
+    forty of objects.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at, self._values = data, 0, 0
+        self._keeps_texts = False
 
     def struct(self, depth: int) -> dict[int, Any]:
         if depth > _DEPTH_MAX:
@@ -159,8 +180,12 @@ class _Reader:
             kind, step = head & 0x0F, head >> 4
             field = field + step if step else _zigzag(self._varint())
             self._count()
+            if depth == 0:
+                self._keeps_texts = field == _FILE_SCHEMA
             # In a structure the kind itself is the value of a Boolean.
-            found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+            value = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+            if depth or field in _FILE_LOOKED_AT:
+                found[field] = value
         return found
 
     def _count(self) -> None:
@@ -174,9 +199,10 @@ class _Reader:
         if kind in (_TRUE, _FALSE, _BYTE):
             return self._byte()
         if kind == _DOUBLE:
-            return self._bytes(8)
+            return self._step(8)
         if kind == _BINARY:
-            return self._bytes(self._varint())
+            start = self._step(self._varint())
+            return self._data[start : self._at] if self._keeps_texts else None
         if kind in (_LIST, _SET):
             return self._list(depth + 1)
         if kind == _MAP:
@@ -222,11 +248,12 @@ class _Reader:
             if shift > 63:
                 raise ValueError("too long a number")
 
-    def _bytes(self, count: int) -> bytes:
+    def _step(self, count: int) -> int:
+        """Step over bytes; returns where they began."""
         if count > len(self._data) - self._at:
             raise IndexError(count)
         self._at += count
-        return self._data[self._at - count : self._at]
+        return self._at - count
 
 
 def _zigzag(value: int) -> int:
