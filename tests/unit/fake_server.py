@@ -59,6 +59,7 @@ class FakeServer(httpx.BaseTransport):
     def __init__(self, tables: Iterable[str] = ("sales", "shops")) -> None:
         self.tables = {table: [""] for table in tables}
         self.columns: dict[str, list[str]] = {}
+        self.formats: dict[str, str] = {}
         self.runs: dict[str, FakeRun] = {}
         self.faults: deque[Fault] = deque()
         self.requests: list[tuple[str, str]] = []
@@ -102,8 +103,15 @@ class FakeServer(httpx.BaseTransport):
         return refusal(404, "NO_SUCH", message="not there")
 
     def _inputs(self) -> list[dict[str, Any]]:
-        facts = {"format": "csv", "optional": False}
-        return [{"table": t, "columns": self.columns.get(t, []), **facts} for t in self.tables]
+        return [
+            {
+                "table": table,
+                "columns": self.columns.get(table, []),
+                "format": self.formats.get(table, "csv"),
+                "optional": False,
+            }
+            for table in self.tables
+        ]
 
     def _create(self, request: httpx.Request) -> httpx.Response:
         key = request.headers["idempotency-key"]

@@ -48,19 +48,10 @@ def test_what_is_asked_wrongly_is_one_line_and_exit_code_2(command: QuickCommand
         "--token-file": submit(command, url=f"http://me:{SECRET}@127.0.0.1"),
         "--chunk-bytes 0": submit(command, "--chunk-bytes", "0"),
         "there is no pipeline 'cofee'": submit(command, "--pipeline", "cofee"),
-        "no file for table transactions": submit(
-            command, "--pipeline", "coffee", "--ignore-unknown"
-        ),
     }
     for part, line in wrong.items():
         assert line.startswith("2 holdfast: [USAGE_INVALID] "), line
         assert part in line
-
-
-def test_a_wrong_header_is_told_before_anything_is_sent(command: QuickCommand) -> None:
-    """There is no server here: nobody is asked."""
-    command.write("sales.csv", "shop,price\na,1\n")
-    assert "[HEADER_WRONG]" in submit(command, "--pipeline", "shop.py")
 
 
 def test_sigterm_while_nobody_answers_says_how_to_go_on(command: QuickCommand) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 from tests.unit.fake_server import (
     QUICK,
     TOKEN,
@@ -38,6 +40,7 @@ from holdfast.errors import (
     SubmissionChanged,
     UsageInvalid,
 )
+from holdfast.intake.tables import TableSpec
 
 NOBODY = Patience(silent_s=0.01, busy_s=0.01, first_s=0.001, most_s=0.002)
 
@@ -239,8 +242,43 @@ def test_what_is_refused_before_it_is_sent_leaves_no_run(
     (folder / "shops.csv").unlink()
     with pytest.raises(UsageInvalid, match="no file for table shops"):
         handed(server, folder)
+    (folder / "shops.parquet").write_bytes(b"PAR1 no footer PAR1")
+    with pytest.raises(UsageInvalid, match=r"shops\.parquet: it is no Parquet document"):
+        handed(server, folder)
+    pq.write_table(pa.table({"shop": ["a"]}), folder / "shops.parquet")
+    server.columns["shops"] = ["shop", "city"]
+    with pytest.raises(UsageInvalid, match=r"shops\.parquet: it has no column city"):
+        handed(server, folder)
+    (folder / "shops.parquet").unlink()
+    server.formats["shops"] = "binaryFile"
+    with pytest.raises(UsageInvalid, match="table shops is made of binary files"):
+        handed(server, folder)
     assert server.runs == {}
     assert handed(server, folder, empty=["shops"]).chunks > 0
+
+
+def test_headers_are_checked_by_what_the_server_takes_not_by_an_older_pipeline_here(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "in")
+    server.columns = {"sales": ["shop", "amount"]}
+    schemas = {"sales": "shop string, n int", "shops": "shop string"}
+    here = [TableSpec(name, "csv", schema, segment=1) for name, schema in schemas.items()]
+    with pytest.raises(HeaderWrong, match="amount"):
+        handed(server, folder, tables=here, pipeline="shop")
+    assert server.runs == {}
+
+
+def test_a_table_that_the_run_was_created_without_is_told_with_its_file(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    """The pipeline got a table since."""
+    folder = written(tmp_path / "in")
+    handed(server, folder, key="k")
+    server.tables = {**server.tables, "cities": [""]}
+    (folder / "cities.csv").write_text("city\nOslo\n")
+    with pytest.raises(SubmissionChanged, match=r"cities\.csv belongs to table cities"):
+        handed(server, folder, key="k")
 
 
 def test_a_refused_document_is_told_with_its_file_and_its_run(
@@ -255,6 +293,10 @@ def test_a_refused_document_is_told_with_its_file_and_its_run(
         handed(server, written(tmp_path / "in"), connections=1)
     (run,) = server.runs
     assert f"holdfast cancel {run}" in str(caught.value)
+    server.faults.extend([fine, fine, refuse])
+    with pytest.raises(UsageInvalid, match="run the same command") as caught:
+        handed(server, tmp_path / "in", connections=1, key="k")
+    assert "cancel" not in str(caught.value), "the key would be lost with the run"
 
 
 def test_a_server_that_does_not_answer_is_told_of_once(server: FakeServer, tmp_path: Path) -> None:

@@ -133,11 +133,14 @@ def test_a_file_of_no_table_is_refused_by_name(tmp_path: Path, name: str) -> Non
         number(tmp_path, files, [info("sales")])
 
 
-def test_with_the_pipeline_at_hand_headers_and_names_are_checked_first(tmp_path: Path) -> None:
+def test_headers_are_checked_by_the_server_and_names_by_the_pipeline_at_hand(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "sales.csv"
     path.write_text("shop,price\n")
+    taken = InputInfo("sales", "csv", ("shop", "amount"), optional=False)
     with pytest.raises(HeaderWrong):
-        cut_files(tmp_path, [SALES], chunk_bytes=100)
+        cut_files(tmp_path, [SALES], chunk_bytes=100, inputs=[taken])
     path.unlink()
     with pytest.raises(UsageInvalid, match="no file for table sales"):
         cut_files(tmp_path, [SALES], chunk_bytes=100)

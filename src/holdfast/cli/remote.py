@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
 from holdfast.cli.exits import STOPPED
 from holdfast.client.client import Client
@@ -70,8 +71,11 @@ def connected(server: Server) -> Iterator[Client]:
             remedy = "Ask its operator for one that stands (holdfast client add, or rotate)."
             raise TokenRefused(what=what, remedy=remedy) from error
         except PathUnknown as error:
-            what = f"{server.url} is not the address of a Holdfast server"
-            remedy = "Give it without a path, like http://127.0.0.1:8080."
+            path = urlsplit(server.url).path.rstrip("/")
+            if not path:
+                raise
+            what = f"{server.url} has no API of Holdfast's"
+            remedy = f"Give the address without {path}."
             raise PathUnknown(what=what, remedy=remedy) from error
         except RunStopped as error:
             resume = f"Go on: {shlex.join(['holdfast', *sys.argv[1:]])}"

@@ -18,7 +18,7 @@ from holdfast.client.answers import InputInfo
 from holdfast.errors import SubmissionChanged, UsageInvalid
 from holdfast.intake.compressed import EXTENSIONS as COMPRESSED
 from holdfast.intake.compressed import refusal
-from holdfast.intake.ddl import column_names
+from holdfast.intake.footer import footer_fault, read_footer
 from holdfast.intake.listing import EXTENSIONS, belongs_to, files_below, list_tables
 from holdfast.intake.split import Piece, head_of, split_file
 from holdfast.intake.tables import TableSpec
@@ -89,8 +89,8 @@ def cut_files(
 ) -> list[InputFile]:
     """Read every file of a directory once, and return where each is cut, in order of their paths.
 
-    `tables`: the pipeline's, where it is known; then names are checked too. Headers are checked
-    by them, or else by what the server says of its `inputs`.
+    `tables`: the pipeline's, where it is known; then names are checked too. Columns are checked by
+    what the server says of its `inputs`: what it would refuse is known before it has a run.
 
     Raises:
         UsageInvalid, HeaderWrong, BadRows, StorageFailed: as `holdfast run` would refuse them.
@@ -102,10 +102,9 @@ def cut_files(
 
     def cut(path: Path, table: TableSpec) -> InputFile:
         relative = PurePosixPath(path.relative_to(folder))
-        if table.schema:
-            wanted: list[str] | None = column_names(table.schema)
-        else:
-            wanted = columns.get(belongs_to(relative, specs) or "")
+        wanted = columns.get(belongs_to(relative, specs) or "")
+        if table.format == "parquet" and (fault := footer_fault(read_footer(path), wanted or ())):
+            raise UsageInvalid(what=f"{path}: {fault.what}", remedy=fault.remedy)
         pieces = split_file(path, table, wanted, chunk_bytes, documents=True)
         return InputFile(path, relative, table.format, tuple(pieces))
 
@@ -120,12 +119,16 @@ def _listed(
     if tables is not None:
         binary = [table.name for table in tables if table.format not in EXTENSIONS]
         if binary:
-            what = f"table {binary[0]} is made of binary files, which cannot be handed in"
-            raise UsageInvalid(what=what, remedy="Run it where the files are: holdfast run.")
+            raise _binary(binary[0])
         found = list_tables(folder, tables, ignore_unknown=ignore_unknown)
         return sorted((path, table) for table in tables for path in found.get(table.name, ()))
     files = [path for path in files_below(folder) if path.suffix in _FORMATS]
     return [(path, _unknown(path.stem, _FORMATS[path.suffix])) for path in files]
+
+
+def _binary(table: str) -> UsageInvalid:
+    what = f"table {table} is made of binary files, which cannot be handed in"
+    return UsageInvalid(what=what, remedy="Run it where the files are: holdfast run.")
 
 
 def _unknown(name: str, fmt: str) -> TableSpec:
@@ -181,7 +184,9 @@ def number(
     for table in tables:
         name = table.table
         if name not in with_files and name not in optional:
-            end = EXTENSIONS.get(table.format, (".csv",))[0]
+            if table.format not in EXTENSIONS:
+                raise _binary(name)
+            end = EXTENSIONS[table.format][0]
             what = f"{directory} has no file for table {name}"
             remedy = f"Add {name}{end}, {name}_*{end} or {name}/*{end}, or say so: --empty {name}."
             raise UsageInvalid(what=what, remedy=remedy)

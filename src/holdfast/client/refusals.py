@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+import re
+from dataclasses import MISSING, fields
 from typing import Any
 
 from holdfast.errors import HoldfastError, ServerRefused, all_errors
@@ -12,6 +13,7 @@ RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 """Statuses of the moment: too much, too slow, a process that is being replaced, a full disk."""
 BUSY = 429
 _SHOWN_CHARACTERS = 300
+_TAG = re.compile(r"<[^>]*>")
 
 
 def error_of(status: int, body: bytes) -> HoldfastError:
@@ -19,12 +21,16 @@ def error_of(status: int, body: bytes) -> HoldfastError:
     document = _document(body)
     cls = all_errors().get(str(document.get("code")))
     if cls is not None:
-        names = [field.name for field in fields(cls)]
-        if all(name in document for name in names):
-            return cls(**{name: document[name] for name in names})
-    text = document.get("message") or document.get("detail") or body.decode(errors="replace")
-    what = " ".join(str(text).split())[:_SHOWN_CHARACTERS].rstrip(".")
-    return ServerRefused(status=status, what=what or "no reason given")
+        facts = {one.name: document[one.name] for one in fields(cls) if one.name in document}
+        if all(one.name in facts for one in fields(cls) if one.default is MISSING):
+            return cls(**facts)
+    text = str(document.get("message") or document.get("detail") or body.decode(errors="replace"))
+    is_page = text.lstrip().startswith("<")
+    words = " ".join((_TAG.sub(" ", text) if is_page else text).split())
+    what = words[:_SHOWN_CHARACTERS].rstrip(".") or "no reason given"
+    if is_page:
+        what = f"a page of some other server's, which says {what!r}"
+    return ServerRefused(status=status, what=what)
 
 
 def _document(body: bytes) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Plan:
     key: str | None = None
     """None: one that is made of the files' names and bytes."""
     tables: Sequence[TableSpec] | None = None
-    """The pipeline's, where it is known here: headers are then checked before anything is sent."""
+    """The pipeline's, where it is known here: files are then found by them."""
     pipeline: str | None = None
     """Its name: a server that runs another one is refused."""
     empty: Sequence[str] = ()
@@ -89,8 +89,8 @@ class Submitted:
 def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
     """Hand in a directory, or go on with it.
 
-    1. Every file is read once, checked and cut, by the pipeline that is known here or else by what
-       the server says of its own. Crash, or a refusal: nothing happened.
+    1. The server says what it takes; every file is read once, checked by that and cut. Crash, or a
+       refusal: nothing happened.
     2. The run is created, or found by its key.
     3. What the server lacks is sent, several chunks at a time; each is durable there when it is
        acknowledged. What it has is compared by checksum. Crash: the next process asks again.
@@ -100,16 +100,14 @@ def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
         SubmissionChanged: a file is not what was sent under this key before.
         RunOver: the run ended without results.
     """
-    given = [table for table in plan.tables if not table.produced] if plan.tables else None
-    served = client.pipeline() if given is None else None
+    served = client.pipeline()
+    _refuse_other(served, plan.pipeline)
     files = cut_files(
-        *(plan.directory, given),
+        *(plan.directory, [table for table in plan.tables or () if not table.produced] or None),
         chunk_bytes=plan.chunk_bytes,
-        inputs=served.tables if served else (),
+        inputs=served.tables,
         ignore_unknown=plan.ignore_unknown,
     )
-    served = served or client.pipeline()
-    _refuse_other(served, plan.pipeline)
     documents = number(
         *(plan.directory, files, served.tables),
         ignore_unknown=plan.ignore_unknown,
@@ -121,7 +119,7 @@ def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
     if info.is_final and (left or info.state != "DONE"):
         reason = " ".join((info.error or "it takes nothing more").split()).rstrip(".")
         raise RunOver(run=info.run, state=info.state, reason=reason)
-    _Sending(client, info, plan.connections, watch).send(documents, left)
+    _Sending(client, info, plan, watch).send(documents, left)
     if not info.is_final:
         _say_end(client, info, documents)
     return Submitted(
@@ -151,7 +149,7 @@ def left_of(tables: Sequence[TableInfo], documents: Sequence[Document]) -> list[
     """Return the documents whose ordinals the server lacks. Pure.
 
     Raises:
-        SubmissionChanged: it has more ordinals than there are documents.
+        SubmissionChanged: it has more ordinals than there are documents, or lacks a table.
     """
     first = first_senders(tables)
     last: dict[str, Document] = {one.table: one for one in documents}
@@ -161,6 +159,10 @@ def left_of(tables: Sequence[TableInfo], documents: Sequence[Document]) -> list[
             path = str(last[name].path) if name in last else f"table {name}"
             what = f"has less than this run, which has a chunk {more[0]} of {name}"
             raise SubmissionChanged(path=path, what=what)
+    for name, document in last.items():
+        if name not in first:
+            what = f"belongs to table {name}, which this run was created without"
+            raise SubmissionChanged(path=str(document.path), what=what)
     return [one for one in documents if one.ordinal not in first[one.table].received_ordinals]
 
 
@@ -176,10 +178,10 @@ def _say_end(client: Client, info: RunInfo, documents: Sequence[Document]) -> No
 class _Sending:
     """Sends documents, several at a time, and counts."""
 
-    def __init__(self, client: Client, info: RunInfo, connections: int, watch: Watch) -> None:
+    def __init__(self, client: Client, info: RunInfo, plan: Plan, watch: Watch) -> None:
         self._client, self._run, self._watch = client, info.run, watch
         self._senders = {name: one.sender for name, one in first_senders(info.tables).items()}
-        self._connections = connections
+        self._plan = plan
         self._lock = threading.Lock()
         self._under_way: dict[tuple[str, int], int] = {}
         self._chunks = self._size = self._size_before = 0
@@ -194,7 +196,7 @@ class _Sending:
         self._chunks, self._size = len(there), sum(one.size for one in there)
         self._size_before = self._size
         self._tell()
-        with ThreadPoolExecutor(self._connections, thread_name_prefix="upload") as pool:
+        with ThreadPoolExecutor(self._plan.connections, thread_name_prefix="upload") as pool:
             futures = [pool.submit(self._compare_one, one) for one in there]
             futures += [pool.submit(self._send_one, one) for one in left]
             try:
@@ -229,7 +231,7 @@ class _Sending:
                 )
                 break
             except CallerError as error:
-                told = _explained(one, error, self._run)
+                told = _explained(one, error, self._run, named=self._plan.key is not None)
                 if not isinstance(told, ChecksumWrong) or tries == _TRIES_MAX:
                     raise told from error
         crashpoint("client.chunk.after")
@@ -265,18 +267,25 @@ class _Sending:
             )
 
 
-def _explained(one: Document, error: CallerError, run: str) -> HoldfastError:
-    """Return what a refusal means for the file a document is of."""
+def _explained(one: Document, error: CallerError, run: str, *, named: bool) -> HoldfastError:
+    """Return what a refusal means for the file a document is of.
+
+    `named`: the run has a key that stays the same when the file is another.
+    """
     if not one.is_unchanged():
         return one.changed()
     match error:
         case ChunkConflict():
             return _differs(one)
         case DocumentRefused():
-            remedy = (
-                f"{error.remedy} Run {run} waits for it in vain: holdfast cancel {run} ends it."
+            after = (
+                f"Then run the same command: run {run} goes on."
+                if named
+                else f"Run {run} waits in vain: end it by holdfast cancel {run}, asked as this was."
             )
-            return UsageInvalid(what=f"{one.path}: {error.what}", remedy=remedy)
+            return UsageInvalid(
+                what=f"{one.path}: {error.what}", remedy=f"{error.remedy.rstrip('.')}. {after}"
+            )
         case BodyTooLarge():
             what = f"{one.path} would be sent in chunks of {one.size} bytes, {error.limit} may be"
             return UsageInvalid(what=what, remedy="Give a smaller --chunk-bytes.")
