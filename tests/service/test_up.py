@@ -206,14 +206,15 @@ def test_an_address_that_cannot_be_is_told_before_anything_starts(
     assert told.code == 2, told.err
     assert told.out == ""
     (line,) = told.err.splitlines()
-    assert address.rpartition(":")[0] in line
+    assert (address.rpartition(":")[0] or address) in line
     assert not (tmp_path / "new").exists()
 
 
 def test_a_state_of_another_pipeline_is_told_before_anything_starts(
     state: Path, tmp_path: Path
 ) -> None:
-    told = Command(tmp_path)("up", "--pipeline", "coffee", "--state", str(state))
+    listen = ("--listen", "127.0.0.1:0")
+    told = Command(tmp_path)("up", "--pipeline", "coffee", "--state", str(state), *listen)
     assert told.code == 1, told.err
     assert told.out == ""
     (line,) = told.err.splitlines()

@@ -32,6 +32,9 @@ DRAIN_S = 9.0
 """How long children have to end after they are asked to: with the rest of the way it is 10 s, after
 which other supervisors lose patience."""
 _LOOK_S = 0.05
+_LISTEN_WAIT_S = 5.0
+"""How long an address may be taken by what is left of a service that was killed. Shorter: whoever
+starts it again at once is refused. Longer: whoever chose a taken one waits to hear of it."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -257,12 +260,18 @@ def _check_listen(request: UpRequest) -> None:
         tls_key=request.tls_key,
         insecure=request.insecure_listen,
     )
-    try:
-        bind(place).close()
-    except StorageFailed as error:
-        what = f"--listen {request.listen}: {error.error}"
-        remedy = "Choose another address, or end whoever listens there."
-        raise UsageInvalid(what=what, remedy=remedy) from error
+    clock = SystemClock()
+    until_s = clock.monotonic_s() + _LISTEN_WAIT_S
+    while True:
+        try:
+            bind(place).close()
+            return
+        except StorageFailed as error:
+            if clock.monotonic_s() > until_s:
+                what = f"--listen {request.listen}: {error.error}"
+                remedy = "Choose another address, or end whoever listens there."
+                raise UsageInvalid(what=what, remedy=remedy) from error
+            pause(_LOOK_S)
 
 
 def up_command(request: UpRequest) -> None:
