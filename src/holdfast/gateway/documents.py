@@ -72,8 +72,9 @@ def run_document(
     }
 
 
-_UPLOADED = re.compile(r"(?:/[^\s:]*/)?blobs/chunks/\w+/(\w+)/\w+/(\d+)-\w+")
-"""Where an uploaded chunk lies: table, ordinal. See docs/internals/blobs.md."""
+_UPLOADED = re.compile(r"blobs/chunks/\w+/(\w+)/\w+/(\d+)-\w+")
+"""Where an uploaded chunk lies, below the state directory: table, ordinal. See
+docs/internals/blobs.md."""
 
 
 def _without_places(error: str | None) -> str | None:

@@ -60,7 +60,7 @@ def parse_listen(
     """
     host, colon, port = text.rpartition(":")
     host = host.strip("[]")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         remedy = "Write it as 127.0.0.1:8080, with a port up to 65535."
         raise UsageInvalid(what=f"--listen {text!r}", remedy=remedy)
     if (tls_cert is None) != (tls_key is None):

@@ -229,6 +229,6 @@ def _line_of(source: Source, text: str, column: str | None) -> int | None:
 def _lacks(line: str, column: str) -> bool:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and found.get(column) is None
