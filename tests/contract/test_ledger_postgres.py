@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -301,6 +302,55 @@ def test_a_killed_server_loses_nothing_and_nobody_pays_twice(
     step = make_step(ledgers[0])
     hashes = [slot_hash(step.id, key) for key in keys]
     assert len(opened().lookup(hashes).outcomes) == len(keys)
+
+
+def test_a_settlement_and_a_claim_that_came_too_late_do_not_wait_in_a_circle(
+    opened: Callable[..., PostgresLedger], url: str
+) -> None:
+    """Whoever finds a slot taken when its turn comes keeps the row locked until its own end."""
+    one, late = opened(), opened()
+    step = make_step(one)
+    four = sorted((make_slot(step, key) for key in "abcd"), key=lambda slot: slot.hash)
+    lowest, first, middle, last = four
+    claim(one, four)
+    one.release(four, in_doubt=True)
+    lock = "SELECT 1 FROM holdfast_ledger_slot WHERE hash = %s FOR UPDATE"
+    waiting = "SELECT transactionid::text FROM pg_locks WHERE NOT granted ORDER BY pid"
+    with (
+        psycopg.connect(url) as before,
+        psycopg.connect(url) as between,
+        psycopg.connect(url, autocommit=True) as watch,
+    ):
+
+        def locked(holder: psycopg.Connection[Any], slot: Slot) -> str:
+            holder.execute(lock, (slot.hash,))
+            return str(holder.execute("SELECT pg_current_xact_id()").fetchall()[0][0])
+
+        def wait_until(is_so: Callable[[list[str]], bool]) -> None:
+            give_up_s = time.monotonic() + 30
+            while not is_so([row[0] for row in watch.execute(waiting)]):
+                assert time.monotonic() < give_up_s
+
+        first_wait, second_wait = locked(before, lowest), locked(between, middle)
+
+        def come_late() -> None:
+            assert claim(late, four).attempts == {lowest.hash: 2, middle.hash: 2}
+
+        def be_quicker() -> None:
+            wait_until(lambda held: held == [first_wait])
+            for slot in (last, first):
+                assert claim(one, [slot]).attempts == {slot.hash: 2}
+            before.rollback()
+            wait_until(lambda held: held == [second_wait])
+            one.settle([bought(last), bought(first)])
+
+        def let_go() -> None:
+            wait_until(lambda held: len(held) == 2)
+            between.rollback()
+
+        run_threads([come_late, be_quicker, let_go])
+    view = one.lookup([slot.hash for slot in four])
+    assert set(view.outcomes) == {first.hash, last.hash}
 
 
 def test_many_may_make_a_ledger_at_once(opened: Callable[..., PostgresLedger]) -> None:

@@ -4,9 +4,10 @@ Format: docs/internals/ledger-postgres.md. A slot's row is open (no status, an o
 status, no owner) or recorded (a status). It is never deleted, except by a release before its call
 and by a person (`books.py`).
 
-Locks are taken in one order: the owner's row, the step's (with a budget only), slots in doubt by
-hash, new slots by hash, tallies by step. An owner's open slots are locked by nobody else. So two
-transactions never wait for each other in a circle.
+Locks are taken in one order: the owner's row, the step's (with a budget only), slots that are there
+by hash, new slots by hash, tallies by step. So two transactions never wait for each other in a
+circle. An owner's open slots need the order too: a claim that found them in doubt, and whose turn
+came when they were taken, keeps their rows locked until it ends.
 """
 
 from __future__ import annotations
@@ -62,20 +63,28 @@ _INSERT = """INSERT INTO holdfast_ledger_slot(hash, step, key, inputs, owner, at
 _BLOBS = """INSERT INTO holdfast_ledger_blob(name, data)
   SELECT * FROM unnest(%s::bytea[], %s::bytea[]) ON CONFLICT (name) DO NOTHING"""
 
-_SETTLE = """UPDATE holdfast_ledger_slot s
+_MINE = """WITH mine AS (SELECT hash, step, held FROM holdfast_ledger_slot
+  WHERE hash = ANY(%s) AND owner = %s AND status IS NULL ORDER BY hash FOR UPDATE)"""
+
+# S608, here and below: only the constant above becomes part of a statement.
+_SETTLE = f"""{_MINE} UPDATE holdfast_ledger_slot s
   SET status = g.status, answer = g.answer, blob = g.blob, reason = g.reason,
     attempts = g.attempts, cost = g.cost, recorded_ms = g.recorded_ms,
     dead_letter = g.dead_letter, crc = g.crc
   FROM unnest(%s::bytea[], %s::text[], %s::bytea[], %s::bytea[], %s::text[], %s::int[],
     %s::bigint[], %s::bigint[], %s::boolean[], %s::bigint[])
     g(hash, status, answer, blob, reason, attempts, cost, recorded_ms, dead_letter, crc)
-  WHERE s.hash = g.hash AND s.owner = %s AND s.status IS NULL RETURNING s.hash, s.held"""
+  JOIN mine USING (hash) WHERE s.hash = mine.hash RETURNING s.hash, mine.held"""  # noqa: S608
 
-_FREE = """DELETE FROM holdfast_ledger_slot
-  WHERE hash = ANY(%s) AND owner = %s AND status IS NULL RETURNING step, held"""
+_FREE = f"""{_MINE} DELETE FROM holdfast_ledger_slot s USING mine
+  WHERE s.hash = mine.hash RETURNING mine.step, mine.held"""  # noqa: S608
 
-_DOUBT = """UPDATE holdfast_ledger_slot SET owner = NULL
-  WHERE hash = ANY(%s) AND owner = %s AND status IS NULL"""
+_DOUBT = f"""{_MINE} UPDATE holdfast_ledger_slot s SET owner = NULL FROM mine
+  WHERE s.hash = mine.hash"""  # noqa: S608
+
+_END = """WITH its AS (SELECT hash FROM holdfast_ledger_slot
+    WHERE owner = %s AND status IS NULL ORDER BY hash FOR UPDATE)
+  UPDATE holdfast_ledger_slot s SET owner = NULL FROM its WHERE s.hash = its.hash"""
 
 
 def to_text(text: str) -> str:
@@ -212,7 +221,8 @@ def settle(sql: Sql, owner: int, outcomes: Sequence[Outcome]) -> None:
     if blobs:
         sql.run(_BLOBS, _columns(sorted(blobs.items())))
     columns = _columns(_recorded(outcome) for outcome in by_hash.values())
-    held = {SlotHash(bytes(h)): reserved for h, reserved in sql.rows(_SETTLE, (*columns, owner))}
+    rows = sql.rows(_SETTLE, (list(by_hash), owner, *columns))
+    held = {SlotHash(bytes(hash_)): reserved for hash_, reserved in rows}
     sums: dict[int, Sums] = {}
     for hash_, reserved in held.items():
         outcome = by_hash[hash_]
@@ -256,9 +266,7 @@ def end_owner(sql: Sql, owner: int) -> None:
     as every writer does: a claim on its way is waited for, and its slots are seen.
     """
     sql.rows("SELECT 1 FROM holdfast_ledger_owner WHERE id = %s FOR UPDATE", (owner,))
-    sql.run(
-        "UPDATE holdfast_ledger_slot SET owner = NULL WHERE owner = %s AND status IS NULL", (owner,)
-    )
+    sql.run(_END, (owner,))
     tallies.fold(sql, owner)
     sql.run("DELETE FROM holdfast_ledger_owner WHERE id = %s", (owner,))
 
