@@ -14,7 +14,7 @@ from tests.crash import worker_work
 from tests.crash.worker_work import KeepLarge, SumByName, Totals
 
 from holdfast._base.ids import START, digest
-from holdfast.errors import UsageInvalid
+from holdfast.errors import StorageFailed, UsageInvalid
 from holdfast.log.contract import Record
 from holdfast.log.memory import MemoryBackend
 from holdfast.worker.crashes import CRASH_VARIABLE
@@ -37,12 +37,17 @@ NAMES_END = End("ada", "names", 1, "menu")
 class Bench:
     """A worker on a log in memory and a journal on disk."""
 
-    def __init__(self, directory: Path, log: MemoryBackend | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        log: MemoryBackend | None = None,
+        kind: type[PersistenceService] = PersistenceService,
+    ) -> None:
         self.directory, self.log = directory, log or MemoryBackend("bench")
         self.log.start()
         for topic in ("in", "out"):
             self.log.create_topic(topic)
-        self.service = PersistenceService(directory, "sum")
+        self.service = kind(directory, "sum")
         inbox, outboxes = LogInbox(self.log, "in", "sum"), {"out": LogOutbox(self.log, "out")}
         self.worker: Worker[Totals] = Worker(
             "sum", SumByName(), self.service, inbox, outboxes, senders=SENDERS
@@ -213,6 +218,61 @@ def test_only_the_end_is_sent_again_when_the_results_are_out(tmp_path: Path) -> 
     Worker("w", SumByName(), service, order, {"out": order}, senders=SENDERS)
     assert order == ["send End"]
     assert service.clients() == []
+
+
+class Interrupting(PersistenceService):
+    """Ctrl-C at a commit, as a signal's handler raises it."""
+
+    commits_left = -1
+
+    def commit_processing_chunk(self, chunk: Chunk) -> None:
+        super().commit_processing_chunk(chunk)
+        self._interrupt()
+
+    def append_chunk_to_buffer(self, chunk: Chunk) -> None:
+        super().append_chunk_to_buffer(chunk)
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        self.commits_left -= 1
+        if self.commits_left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_an_interrupted_batch_ends_the_worker_and_comes_again(tmp_path: Path, commits: int) -> None:
+    """Whoever goes on with the same worker would ack chunks that were never applied."""
+    bench = Bench(tmp_path, kind=Interrupting)
+    assert isinstance(bench.service, Interrupting)
+    bench.service.commits_left = commits
+    large = (rows(n, "a", ("0", 10**n)) for n in (1, 2))
+    ends = End("ada", "large", 2, "a"), End("ada", "large", 0, "b")
+    with pytest.raises(KeyboardInterrupt):
+        bench.feed(*large, NAME, NAMES_END, *ends)
+    with pytest.raises(UsageInvalid, match="Make it again"):
+        bench.worker.run_until_idle()
+    with pytest.raises(StorageFailed, match="open it again"):
+        bench.service.commit_end(NAMES_END)
+    assert bench.log.get_committed_offset("in", "sum") == START
+    assert bench.restarted().feed() == answer(110)
+
+
+def test_an_interrupt_while_messages_are_received_ends_the_worker(tmp_path: Path) -> None:
+    """The inbox may have passed over them: the next ack would cover them."""
+
+    class Torn(Order):
+        def receive(self, count: int) -> list[Delivery]:
+            super().receive(1)
+            raise KeyboardInterrupt
+
+    order = Torn()
+    order.receive_from([NAME, NAMES_END])
+    service = PersistenceService(tmp_path, "w")
+    worker = Worker("w", SumByName(), service, order, {"out": order}, senders=SENDERS)
+    with pytest.raises(KeyboardInterrupt):
+        worker.handle_batch()
+    with pytest.raises(UsageInvalid, match="Make it again"):
+        worker.handle_batch()
 
 
 def test_a_worker_that_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -117,8 +117,9 @@ class Journal:
         self._failed = True
         with os_errors(self.path):
             self._write_whole(records)
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
             os.close(self._file)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            self._file = file
         self._failed = False
 
     def _write_whole(self, records: Iterable[Record]) -> None:
@@ -142,6 +143,10 @@ class Journal:
         if self._failed:
             error = "it is closed, or a write to it failed; open it again to recover"
             raise StorageFailed(path=str(self.path), error=error)
+
+    def give_up(self) -> None:
+        """Take nothing more: whoever wrote here does not know any more what it says."""
+        self._failed = True
 
     def close(self) -> None:
         """Let go of the file and the lock. May never be called: nothing durable depends on it."""

@@ -103,17 +103,18 @@ class Worker(Generic[S]):
 
         Raises:
             HoldfastError: the first of them cannot be taken: it is not acked, and is met again. Or
-                something failed later: then make the worker again.
+                something failed later: then make the worker again, as after an interrupt.
         """
         self._refuse_after_failure()
-        # Kept until they are committed: one that is refused must be met again, not passed over.
-        self._left = self._left or self._inbox.receive(self._batch_size)
+        # Until the end: an interrupt anywhere leaves messages that came and were not dealt with.
+        self._failed = True
+        self._receive()
         if not self._left:
+            self._failed = False
             return False
         crashpoint("worker.data.before")
         taken, ready = self._commit_data(self._left)
         self._left = self._left[len(taken) :]
-        self._failed = True
         crashpoint("worker.data.after")
         self._inbox.ack(taken)
         crashpoint("worker.ack.after")
@@ -125,6 +126,18 @@ class Worker(Generic[S]):
             self._check(client)
         self._failed = False
         return True
+
+    def _receive(self) -> None:
+        """Get the next messages, unless one that was refused, and those behind it, are left.
+
+        It must be met again, not passed over.
+        """
+        try:
+            self._left = self._left or self._inbox.receive(self._batch_size)
+        except HoldfastError:
+            # Nothing came: whoever asks again misses nothing.
+            self._failed = False
+            raise
 
     def _refuse_after_failure(self) -> None:
         """Refuse to go on where an error struck: chunks would be counted that were not applied."""
@@ -146,6 +159,8 @@ class Worker(Generic[S]):
                     ready += self._commit_message(delivery.message)
                 except HoldfastError:
                     if place == 0:
+                        # Nothing is committed: the worker stands where it stood.
+                        self._failed = False
                         raise
                     return deliveries[:place], ready
         return deliveries, ready

@@ -87,36 +87,33 @@ class PersistenceService:
     def grouped(self) -> Iterator[None]:
         """Make all commits of the block durable at its end, with one fsync. Ack nothing in it.
 
-        Inside, the books are ahead of the journal. If the journal refuses, they forget everything,
-        so that nothing can be acked that is not durable: open the journal again.
+        Inside, the books are ahead of the journal. If the journal refuses, or the block ends by an
+        exception after a commit, nothing of it is written and the books forget everything, so that
+        nothing can be acked that is not durable: open the journal again.
         """
         invariant(self._group is None, "a group of commits inside another")
         self._group = []
         try:
             yield
+            if self._group:
+                self._journal.append(self._group)
+        except BaseException:  # raised again: books that are ahead of the journal must not be asked
+            if self._group:
+                self._books = Books(str(self._journal.path))
+                self._journal.give_up()
+            raise
         finally:
-            records, self._group = self._group, None
-            self._write(records)
-            self._compact_if_due()
+            self._group = None
+        self._compact_if_due()
 
     def _commit(self, record: Record) -> None:
         """Make a record durable and take it in; in a group, take it in now and write it later."""
         if self._group is None:
-            self._write([record])
-            self._books.apply(record)
-            self._compact_if_due()
+            with self.grouped():
+                self._commit(record)
         else:
             self._group.append(record)
             self._books.apply(record)
-
-    def _write(self, records: list[Record]) -> None:
-        if not records:
-            return
-        try:
-            self._journal.append(records)
-        except BaseException:  # raised again: books that are ahead of the journal must not be asked
-            self._books = Books(str(self._journal.path))
-            raise
 
     def _compact_if_due(self) -> None:
         """Rewrite the journal if most of it is dead."""
