@@ -47,7 +47,11 @@ class QueueInbox:
         return False
 
     def receive(self, count: int) -> list[Delivery]:
-        """Return the next messages, `count` at most; none if there is none in time."""
+        """Return the next messages, `count` at most; none if there is none in time.
+
+        Raises:
+            BrokerRefused, QueueMismatch: the queue is consumed no more, so none will come.
+        """
         found: list[Delivery] = []
         try:
             found.append(self._came.get(timeout=self._timeout_s or None, block=self._timeout_s > 0))
@@ -55,6 +59,8 @@ class QueueInbox:
                 found.append(self._came.get_nowait())
         except queue.Empty:
             pass
+        if not found and (failure := self._consumer.failure()) is not None:
+            raise failure
         return found
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
