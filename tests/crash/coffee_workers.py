@@ -48,8 +48,8 @@ def finished(root: Path) -> list[str]:
     found = []
     for name, group in GROUPS.items():
         for partition in range(group.workers):
-            homes = (root / "workers" / name / f"partition-{partition}").glob("epoch-*/journal")
-            if any(b'"finished":true' in path.read_bytes() for path in homes):
+            journals = (root / "workers" / name).glob(f"*/partition-{partition}/epoch-*/journal")
+            if any(b'"finished":true' in path.read_bytes() for path in journals):
                 found.append(f"{name}-{partition}")
     return found
 
@@ -67,8 +67,8 @@ def check_final(source: Path, root: Path) -> None:
     compare(source, root / "out")
     for name, group in GROUPS.items():
         for partition in range(group.workers):
-            (home,) = (root / "workers" / name / f"partition-{partition}").iterdir()
-            books = PersistenceService(home, f"{name}-{partition}")
+            (home,) = (root / "workers" / name).glob(f"*/partition-{partition}/epoch-*")
+            books = PersistenceService(home, f"{home.parents[1].name}-{partition}")
             assert books.clients() == [], f"wrong: {name} keeps the state of a finished client"
             books.close()
 

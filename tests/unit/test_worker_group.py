@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from holdfast._base.ids import START
-from holdfast.errors import Fenced, UsageInvalid
+from holdfast.errors import Fenced, StorageFailed, UsageInvalid
 from holdfast.log.contract import Record
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import VirtualClock
+from holdfast.worker import persistence
 from holdfast.worker.group import Member, Place, Roll, share_of
 from holdfast.worker.loop import Worker
 from holdfast.worker.messages import Chunk, End, decode, encode
@@ -51,12 +53,12 @@ class House:
         self.sent = 0
         self.members: list[Member] = []
 
-    def join(self) -> Member:
+    def join(self, topic: str = "in") -> Member:
         member = Member(
             self.store,
             self.log,
             self.make,
-            topic="in",
+            topic=topic,
             group="passers",
             directory=self.root / "group",
             patience_s=PATIENCE_S,
@@ -183,6 +185,78 @@ def test_who_stands_still_is_waited_for_and_then_fenced(house: House) -> None:
     house.check_all_passed_once()
 
 
+def test_who_is_fenced_by_a_missing_file_stands_by(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor removed its directory: a rewrite of its journal meets that before the store
+    says Fenced.
+    """
+    first = house.join()
+    house.feed(90)
+    house.turn(first)
+    second = house.join()
+    for _ in range(3):
+        house.clock.advance(PATIENCE_S * 0.6)
+        second.step()
+    house.clock.advance(PATIENCE_S)
+    second.step()
+    assert second.held == [0, 1, 2]
+    house.feed(6)
+    first._look_at_s = house.clock.monotonic_s() + 1
+    monkeypatch.setattr(persistence, "COMPACT_BYTES_MIN", 0)
+    assert first.held == [0, 1, 2]
+    first.step()
+    assert first.held == []
+    house.clock.advance(2)
+    house.turn(first, second)
+    house.check_all_passed_once()
+
+
+def lose(root: Path, place: Place) -> None:
+    """Remove the journals, then write so much that the place's is to be made again."""
+    for home in root.glob(f"*/partition-{place.partition}"):
+        shutil.rmtree(home)
+    for client in ("ada", "bob", "cid"):
+        place.persistence.commit_processing_chunk(Chunk(client, "t", "s", 1, b"x" * 500))
+        place.persistence.finish(client)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_missing_file_is_fenced_only_if_the_lease_is_another_s(
+    house: House, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    monkeypatch.setattr(persistence, "COMPACT_BYTES_MIN", 0)
+    taken: list[Place] = []
+
+    def make(place: Place) -> Worker[NoState]:
+        taken.append(place)
+        if fenced:
+            house.store.take_lease(place.fence.resource, "another")
+        lose(house.root / "group", place)
+        return house.make(place)
+
+    house.make, kept = make, house.make  # type: ignore[method-assign]
+    member = house.join()
+    house.make = kept  # type: ignore[method-assign]
+    if fenced:
+        member.step()
+        assert member.held == []
+        assert len(taken) == PARTITIONS
+    else:
+        with pytest.raises(StorageFailed):
+            member.step()
+
+
+def test_one_group_name_on_two_topics_is_two_groups(house: House) -> None:
+    """Each has leases, journals and members of its own, in one directory."""
+    house.log.create_topic("other", partitions=PARTITIONS)
+    first, second = house.join(), house.join("other")
+    house.feed(9)
+    house.turn(first, second)
+    assert first.held == second.held == [0, 1, 2]
+    house.check_all_passed_once()
+
+
 def test_a_former_owner_can_neither_send_nor_ack(house: House) -> None:
     fence = house.store.take_lease("passers-0", "one")
     old = EmbeddedBackend(house.store, fence=fence)
@@ -202,7 +276,7 @@ def test_a_journal_goes_with_its_partition(house: House) -> None:
         house.feed(7)
         house.turn(member)
         member.close()
-    homes = sorted((house.root / "group").glob("partition-*"))
+    homes = sorted((house.root / "group").glob("*/partition-?"))
     assert [[path.name for path in home.iterdir()] for home in homes] == [["epoch-3"]] * 3
     house.check_all_passed_once()
 
@@ -213,8 +287,9 @@ def test_a_half_made_journal_is_not_inherited(house: House) -> None:
     house.feed(7)
     house.turn(member)
     member.close()
-    fence = house.store.take_lease("passers-0", "died at once")
-    (house.root / "group" / "partition-0" / f"epoch-{fence.epoch}").mkdir()
+    fence = house.store.take_lease(member.resource(0), "died at once")
+    (home,) = (house.root / "group").glob("*/partition-0")
+    (home / f"epoch-{fence.epoch}").mkdir()
     house.feed(7)
     other = house.join()
     house.turn(other)

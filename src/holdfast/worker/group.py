@@ -19,7 +19,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ from typing import Any
 from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import FILE_MODE, make_directories, os_errors
-from holdfast._base.ids import Epoch, fresh_token
-from holdfast.errors import Fenced, UsageInvalid
+from holdfast._base.ids import Epoch, digest, fresh_token
+from holdfast.errors import Fenced, HoldfastError, StorageFailed, UsageInvalid
 from holdfast.log.contract import QueueBackend
 from holdfast.store.contract import Store
 from holdfast.store.leases import Keeper, Sight, look_again
@@ -83,16 +84,18 @@ class Member:
         if not group.replace("-", "").replace("_", "").isalnum():
             what = f"group {group!r} is no name"
             raise UsageInvalid(what=what, remedy="Use letters, digits, - and _.")
-        self._store, self._make, self._group = store, make, group
-        self._directory, self._interval = directory, commit_interval
+        # Groups of one name on two topics share nothing. A topic's name is no name of a file.
+        self._name = f"{group}-{digest(topic)}"
+        self._store, self._make, self._interval = store, make, commit_interval
+        self._directory = directory / self._name
         self._clock, self._patience_s = clock or SystemClock(), patience_s
-        make_directories(directory)
-        self._roll = Roll(directory / "members")
+        make_directories(self._directory)
+        self._roll = Roll(self._directory / "members")
         self._keepers = {
             partition: Keeper(
                 store,
                 self.resource(partition),
-                directory=directory,
+                directory=self._directory,
                 owner=f"pid {os.getpid()}",
                 clock=self._clock,
                 patience_s=patience_s,
@@ -104,8 +107,8 @@ class Member:
         self._look_at_s = self._clock.monotonic_s()
 
     def resource(self, partition: int) -> str:
-        """Return the name of a partition's lease, and of its worker."""
-        return f"{self._group}-{partition}"
+        """Return the name of a partition's lease, and of its journal's worker."""
+        return f"{self._name}-{partition}"
 
     @property
     def held(self) -> list[int]:
@@ -118,11 +121,9 @@ class Member:
             self._share_out()
             self._look_at_s = self._clock.monotonic_s() + self._patience_s / LOOKS_PER_PATIENCE
         busy = False
-        for partition, (_, worker) in list(self._held.items()):
-            try:
+        for partition, (place, worker) in list(self._held.items()):
+            with self._standing_by(partition, place.fence):
                 busy = worker.handle_batch() or busy
-            except Fenced:
-                self._give_up(partition)
         return busy
 
     def close(self) -> None:
@@ -159,11 +160,29 @@ class Member:
         fence = self._keepers[partition].try_take()
         if fence is None:
             return
-        place = Place(partition, fence, self._inherit(partition, fence.epoch))
+        with self._standing_by(partition, fence):
+            place = Place(partition, fence, self._inherit(partition, fence.epoch))
+            try:
+                self._held[partition] = place, self._make(place)
+            except HoldfastError:
+                place.persistence.close()
+                raise
+
+    @contextmanager
+    def _standing_by(self, partition: int, fence: Fence) -> Iterator[None]:
+        """Give a partition up if it is somebody else's by now.
+
+        A successor removes the journals before its own, so one that slept may meet a file that is
+        gone before the store tells it that it is fenced.
+        """
         try:
-            self._held[partition] = place, self._make(place)
+            yield
         except Fenced:
-            place.persistence.close()
+            self._give_up(partition)
+        except StorageFailed:
+            lease = self._store.read_lease(fence.resource)
+            if lease is None or lease.epoch == fence.epoch:
+                raise
             self._give_up(partition)
 
     def _inherit(self, partition: int, epoch: Epoch) -> PersistenceService:
