@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,29 @@ def test_as_many_chunks_as_announced_but_others_are_not_complete() -> None:
         books.apply(record)
     books.apply(message_record(1, End("c", "t", 2, "s")))
     assert not books.of("c").is_complete(("t", "s"))
+
+
+class Sealed(dict[ChunkId, bytes]):
+    """A buffer that may be asked, but not gone through."""
+
+    def __iter__(self) -> Iterator[ChunkId]:
+        raise AssertionError("the whole buffer was read")
+
+
+def test_no_chunk_that_comes_makes_the_buffer_be_read(service: PersistenceService) -> None:
+    """Else a joiner with a large buffer pays for all of it at each message."""
+    for source, kind in (("first", "came"), ("s", "buffered")):
+        service.commit_end(End("c", "t", 2, source))
+        books = service._books.of("c")
+        setattr(books, kind, Sealed(getattr(books, kind)))
+    service.commit_processing_chunk(chunk(1, sender="first"))
+    for ordinal in (1, 2):
+        service.append_chunk_to_buffer(chunk(ordinal))
+        assert service.is_complete("c", ("t", "s")) == (ordinal == 2)
+        assert not service.is_complete("c", ("t", "first"))
+    service._books.of("c").came = dict(service._books.of("c").came.items())
+    service.commit_working_state(Total(1), chunk(1, sender="first").id)
+    service.commit_end(End("c", "t", 0, "nothing"))
 
 
 def test_contradictions_are_refused_and_change_nothing(service: PersistenceService) -> None:

@@ -53,18 +53,24 @@ class ClientBooks:
     sent: dict[str, None] = field(default_factory=dict)
     held: Counter[Source] = field(default_factory=Counter)
     """How many chunks of each source came and are not counted."""
+    highest: dict[Source, int] = field(default_factory=dict)
+    """The highest ordinal of each source that came, counted or not."""
     live_bytes: int = 0
 
     def is_complete(self, source: Source) -> bool:
         """Tell whether the chunks that came *equal* those that the source's END announced.
 
-        The counts only say when comparing the sets is worth it: a large buffer is not gone
-        through at each message.
+        `total` different ordinals, none of them above it, are 1 to `total`. No buffer is gone
+        through: this is asked at each message.
         """
         total, counted = self.ends.get(source), self.counted.get(source, Intervals())
-        if total is None or len(counted) + self.held[source] != total:
+        if total is None or self.highest.get(source, 0) > total:
             return False
-        return self.ordinals(source) == Intervals.first(total)
+        return len(counted) + self.held[source] == total
+
+    def note(self, source: Source, ordinal: int) -> None:
+        """Keep what is needed to tell whether a chunk came that no END announces."""
+        self.highest[source] = max(self.highest.get(source, 0), ordinal)
 
     def knows(self, chunk_id: ChunkId) -> bool:
         """Tell whether a chunk came here before, counted or not."""
@@ -74,15 +80,6 @@ class ClientBooks:
         """Tell whether a chunk is counted."""
         source = (chunk_id.table_type, chunk_id.sender)
         return chunk_id.ordinal in self.counted.get(source, Intervals())
-
-    def ordinals(self, source: Source) -> Intervals:
-        """Return which chunks of a source came here, counted or not."""
-        waiting = (
-            (one.ordinal, one.ordinal)
-            for one in (*self.came, *self.buffered)
-            if (one.table_type, one.sender) == source
-        )
-        return Intervals.merged([*self.counted.get(source, Intervals()).ranges, *waiting])
 
 
 def covers_of(ids: Iterable[ChunkId]) -> Covers:
@@ -189,6 +186,7 @@ class Books:
             books = self._client(chunk_id.client)
             (books.came if kind == KIND_DATA else books.buffered)[chunk_id] = body
             books.held[chunk_id.table_type, chunk_id.sender] += 1
+            books.note((chunk_id.table_type, chunk_id.sender), chunk_id.ordinal)
         else:
             end = decode_body(payload[0], body, path=self._path)
             if not isinstance(end, End):
@@ -210,7 +208,8 @@ class Books:
         for table_type, sender, ranges in covers:
             before = books.counted.get((table_type, sender), Intervals()).ranges
             added = [(low, high) for low, high in ranges]
-            books.counted[table_type, sender] = Intervals.merged([*before, *added])
+            books.counted[table_type, sender] = found = Intervals.merged([*before, *added])
+            books.note((table_type, sender), found.ranges[-1][1])
             if not (books.came or books.buffered):
                 continue
             for ordinal in (number for low, high in added for number in range(low, high + 1)):

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
-from holdfast._base.intervals import Intervals
 from holdfast._base.invariant import invariant
 from holdfast.errors import ChunkConflict, EndConflict, UsageInvalid
 from holdfast.worker.books import (
@@ -168,9 +167,8 @@ class PersistenceService:
         known, what = books.ends.get(source), "another count came before"
         if known == end.total_chunks:
             return
-        beyond = books.ordinals(source).minus(Intervals.first(end.total_chunks))
-        if known is None and beyond:
-            known, what = beyond.ranges[-1][1], "a chunk beyond it came before"
+        if known is None and books.highest.get(source, 0) > end.total_chunks:
+            known, what = books.highest[source], "a chunk beyond it came before"
         if known is not None:
             raise EndConflict(
                 table=end.table_type,
@@ -214,10 +212,11 @@ class PersistenceService:
             UsageInvalid: that chunk did not come, or is counted already.
         """
         books = self._books.of(last_processed_id.client)
-        came, buffered = list(books.came), list(books.buffered)
+        came = list(books.came)
         if last_processed_id in books.came:
             ids = came[: came.index(last_processed_id) + 1]
         elif last_processed_id in books.buffered:
+            buffered = list(books.buffered)
             ids = came + buffered[: buffered.index(last_processed_id) + 1]
         else:
             what = f"{last_processed_id} did not come, or is counted already"
