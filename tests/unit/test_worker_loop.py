@@ -14,7 +14,7 @@ from tests.crash import worker_work
 from tests.crash.worker_work import KeepLarge, SumByName, Totals
 
 from holdfast._base.ids import START, digest
-from holdfast.errors import StorageFailed, UsageInvalid
+from holdfast.errors import ChunkConflict, EndConflict, StorageFailed, UsageInvalid
 from holdfast.log.contract import Record
 from holdfast.log.memory import MemoryBackend
 from holdfast.worker.crashes import CRASH_VARIABLE
@@ -99,6 +99,21 @@ def test_a_message_that_comes_twice_counts_once(bench: Bench) -> None:
     assert bench.feed(*twice, End("ada", "large", 0, "b")) == answer(5)
     assert bench.feed(*twice, End("ada", "large", 0, "b")) == answer(5)
     assert bench.service.clients() == []
+
+
+@pytest.mark.parametrize(
+    "message", [rows(2, "a", ("0", 5)), rows(1, "b", ("0", 5)), End("ada", "large", 2, "a")]
+)
+def test_what_contradicts_a_finished_client_ends_the_worker(bench: Bench, message: Message) -> None:
+    """It is not acked, and met again."""
+    ends = End("ada", "large", 1, "a"), End("ada", "large", 0, "b")
+    assert bench.feed(NAME, NAMES_END, rows(1, "a", ("0", 5)), *ends) == answer(5)
+    acked = bench.log.get_committed_offset("in", "sum")
+    for _ in range(2):
+        with pytest.raises((ChunkConflict, EndConflict)):
+            bench.feed(message)
+        bench = bench.restarted()
+    assert bench.log.get_committed_offset("in", "sum") == acked
 
 
 def test_two_clients_do_not_meet(bench: Bench) -> None:

@@ -16,8 +16,10 @@ from holdfast.worker import persistence
 from holdfast.worker.books import (
     Books,
     ClientBooks,
+    Source,
     clear_record,
     covers_of,
+    finish_record,
     message_record,
     send_record,
     state_record,
@@ -236,6 +238,30 @@ def test_a_finished_client_cannot_be_revived(service: PersistenceService, tmp_pa
     assert service.recover_processing_chunks("c") == service.recover_buffered_chunks("c") == []
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_contradicts_a_finished_client_is_refused(
+    service: PersistenceService, tmp_path: Path, compacted: bool
+) -> None:
+    """Late copies change nothing; what was never announced would be lost without a word."""
+    service.commit_processing_chunk(chunk(1))
+    service.commit_end(End("c", "t", 1, "s"))
+    service.finish("c")
+    if compacted:
+        service._journal.rewrite(service._books.records())
+    service = reopened(service, tmp_path)
+    service.commit_processing_chunk(chunk(1))
+    service.commit_end(End("c", "t", 1, "s"))
+    assert service.chunk_has_come(chunk(1).id)
+    for stranger in (chunk(2), chunk(1, sender="other")):
+        assert not service.chunk_has_come(stranger.id)
+        with pytest.raises(ChunkConflict):
+            service.append_chunk_to_buffer(stranger)
+    for end in (End("c", "t", 2, "s"), End("c", "t", 0, "other")):
+        with pytest.raises(EndConflict):
+            service.commit_end(end)
+    assert service.clients() == []
+
+
 def test_the_buffer_drops_only_what_was_read(service: PersistenceService, tmp_path: Path) -> None:
     """A chunk that comes between reading and clearing stays."""
     buffer = ChunkBuffer(service, "c")
@@ -272,8 +298,8 @@ def test_the_journal_stays_within_twice_what_lives(
     assert service.process_has_been_counted(chunk(1).id)
 
 
-def view(books: Books) -> tuple[dict[str, ClientBooks], list[str]]:
-    return books.clients, list(books.finished)
+def view(books: Books) -> tuple[dict[str, ClientBooks], dict[str, dict[Source, int]]]:
+    return books.clients, books.finished
 
 
 NAMES = ("data", "buffer", "state", "clear", "send", "end", "finish")
@@ -296,13 +322,13 @@ def test_a_rewritten_journal_says_the_same(actions: list[tuple[str, int]]) -> No
         elif action == "state":
             books.apply(state_record(one.id, covers_of(books.of(client).came), b"s" * n))
         elif action == "clear":
-            books.apply(clear_record(client, covers_of([one.id]), finished=False))
+            books.apply(clear_record(client, covers_of([one.id])))
         elif action == "send" and digest(n) not in books.of(client).sent:
             books.apply(send_record(client, digest(n)))
         elif action == "end" and ("t", "s") not in books.of(client).ends:
             books.apply(message_record(1, End(client, "t", n, "s")))
         elif action == "finish":
-            books.apply(clear_record(client, {}, finished=True))
+            books.apply(finish_record(client, books.of(client).ends))
     again = Books("there")
     for record in books.records():
         again.apply(record)

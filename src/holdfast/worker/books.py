@@ -2,7 +2,8 @@
 
 Per client: the state, which chunks are counted in it, the chunks that came but are not counted
 (in order), those that wait in the buffer, ENDs, and what was sent. A finished client leaves its
-name only, so that a late copy of one of its messages cannot revive it.
+name and its ENDs, so that a late copy of one of its messages cannot revive it, and a message that
+contradicts them is told from a copy.
 
 Formats: docs/internals/worker-journal.md#records.
 """
@@ -113,9 +114,16 @@ def send_record(client: str, message_id: str) -> Record:
     return KIND_SEND, _json({"client": client, "message_id": message_id})
 
 
-def clear_record(client: str, covers: Covers, *, finished: bool) -> Record:
-    """Return a CLEAR record: these chunks are counted without a state; or all is finished."""
-    fields = {"client": client, "covers": _listed(covers), "finished": finished}
+def clear_record(client: str, covers: Covers) -> Record:
+    """Return a CLEAR record: these chunks are counted without a state."""
+    fields = {"client": client, "covers": _listed(covers), "ends": [], "finished": False}
+    return KIND_CLEAR, _json(fields)
+
+
+def finish_record(client: str, ends: Mapping[Source, int]) -> Record:
+    """Return a CLEAR record: of this client, only what its senders announced is kept."""
+    listed = [[*source, total] for source, total in sorted(ends.items())]
+    fields = {"client": client, "covers": [], "ends": listed, "finished": True}
     return KIND_CLEAR, _json(fields)
 
 
@@ -136,12 +144,17 @@ class Books:
     def __init__(self, path: str) -> None:
         self._path = path
         self.clients: dict[str, ClientBooks] = {}
-        self.finished: dict[str, None] = {}
+        self.finished: dict[str, dict[Source, int]] = {}
         self.live_bytes = 0
 
     def of(self, client: str) -> ClientBooks:
         """Return what stands for a client; empty for one not heard of, which is not noted."""
         return self.clients.get(client) or ClientBooks()
+
+    def ends_of(self, client: str) -> Mapping[Source, int]:
+        """Return what the senders of a client announced, also of a finished one."""
+        found = self.finished.get(client)
+        return self.of(client).ends if found is None else found
 
     def apply(self, record: Record) -> None:
         """Take one record in.
@@ -165,7 +178,8 @@ class Books:
             self._count(self._client(fields["client"]), fields["client"], fields["covers"])
             if fields["finished"]:
                 self.live_bytes += size - self.clients.pop(fields["client"]).live_bytes
-                self.finished[fields["client"]] = None
+                ends = {(table, sender): total for table, sender, total in fields["ends"]}
+                self.finished[fields["client"]] = ends
         else:
             raise Damaged(path=self._path, what=f"it holds a record of unknown kind {kind}")
 
@@ -223,13 +237,13 @@ class Books:
 
     def records(self) -> Iterator[Record]:
         """Yield the fewest records that say what stands."""
-        for client in self.finished:
-            yield clear_record(client, {}, finished=True)
+        for client, announced in self.finished.items():
+            yield finish_record(client, announced)
         for client, books in self.clients.items():
             if books.state is not None and books.last is not None:
                 yield state_record(books.last, books.counted, books.state)
             elif books.counted:
-                yield clear_record(client, books.counted, finished=False)
+                yield clear_record(client, books.counted)
             for (table_type, sender), total in books.ends.items():
                 yield message_record(KIND_DATA, End(client, table_type, total, sender))
             for body in books.came.values():

@@ -21,11 +21,11 @@ from holdfast.worker.books import (
     KIND_BUFFER,
     KIND_DATA,
     Books,
-    ClientBooks,
     Source,
     chunks_in,
     clear_record,
     covers_of,
+    finish_record,
     message_record,
     send_record,
     state_record,
@@ -139,10 +139,13 @@ class PersistenceService:
         self._take_chunk(KIND_BUFFER, chunk)
 
     def _take_chunk(self, kind: int, chunk: Chunk) -> None:
-        books = self._open_books(chunk.client)
-        if books is None or books.knows(chunk.id):
+        if self.chunk_has_come(chunk.id):
             return
-        total = books.ends.get((chunk.table_type, chunk.sender))
+        source = (chunk.table_type, chunk.sender)
+        total = self._books.ends_of(chunk.client).get(source)
+        if self._is_finished(chunk.client):
+            # What no END of a finished client announces was never to come.
+            total = total or 0
         if total is not None and chunk.ordinal > total:
             raise ChunkConflict(
                 table=chunk.table_type,
@@ -158,17 +161,20 @@ class PersistenceService:
         """Commit that a sender's END came. The same again: no effect.
 
         Raises:
-            EndConflict: it contradicts another END, or a chunk that came.
+            EndConflict: it contradicts another END, or a chunk that came, or its client is
+                finished without it.
         """
-        books = self._open_books(end.client)
-        if books is None:
-            return
-        source = (end.table_type, end.sender)
-        known, what = books.ends.get(source), "another count came before"
+        source, announced = (end.table_type, end.sender), self._books.ends_of(end.client)
+        known, what = announced.get(source), "another count came before"
         if known == end.total_chunks:
             return
-        if known is None and books.highest.get(source, 0) > end.total_chunks:
-            known, what = books.highest[source], "a chunk beyond it came before"
+        if known is None and self._is_finished(end.client):
+            if not announced:
+                return
+            known, what = 0, "its client is finished without it"
+        highest = self._books.of(end.client).highest.get(source, 0)
+        if known is None and highest > end.total_chunks:
+            known, what = highest, "a chunk beyond it came before"
         if known is not None:
             raise EndConflict(
                 table=end.table_type,
@@ -194,7 +200,7 @@ class PersistenceService:
 
     def announced(self, client_id: str) -> dict[Source, int]:
         """Return the totals of the ENDs that came, by table type and sender."""
-        return dict(self._books.of(client_id).ends)
+        return dict(self._books.ends_of(client_id))
 
     def is_complete(self, client_id: str, source: Source) -> bool:
         """Tell whether the chunks that came *equal* those that the source's END announced."""
@@ -234,32 +240,38 @@ class PersistenceService:
 
     def process_has_been_counted(self, chunk_id: ChunkId) -> bool:
         """Tell whether a chunk is in the committed state, or cleared. It must not be applied."""
-        if chunk_id.client in self._books.finished:
+        if self._is_finished(chunk_id.client):
             return True
         return self._books.of(chunk_id.client).has_counted(chunk_id)
 
     def chunk_has_come(self, chunk_id: ChunkId) -> bool:
-        """Tell whether a chunk is committed here, counted or not. It is only to be acked."""
-        if chunk_id.client in self._books.finished:
-            return True
+        """Tell whether a chunk is committed here, counted or not. It is only to be acked.
+
+        Of a finished client, all that was announced has come; anything, if nothing was announced.
+        """
+        if self._is_finished(chunk_id.client):
+            ends = self._books.ends_of(chunk_id.client)
+            return not ends or chunk_id.ordinal <= ends.get(
+                (chunk_id.table_type, chunk_id.sender), 0
+            )
         return self._books.of(chunk_id.client).knows(chunk_id)
 
     def clear_processing_commit(self, *chunk_ids: ChunkId) -> None:
         """Count chunks whose effect needs no state, all of one client, and drop them."""
         for client in {one.client for one in chunk_ids}:
             mine = [one for one in chunk_ids if one.client == client]
-            self._commit(clear_record(client, covers_of(mine), finished=False))
+            self._commit(clear_record(client, covers_of(mine)))
 
     # What went out
 
     def commit_send_ack(self, client_id: str, message_id: str) -> None:
         """Commit that a message went out. It is kept until the client is finished."""
-        if self._open_books(client_id) is not None:
+        if not self._is_finished(client_id):
             self._commit(send_record(client_id, message_id))
 
     def send_has_been_acknowledged(self, client_id: str, message_id: str) -> bool:
         """Tell whether a message went out."""
-        return client_id in self._books.finished or message_id in self._books.of(client_id).sent
+        return self._is_finished(client_id) or message_id in self._books.of(client_id).sent
 
     # Clients
 
@@ -268,13 +280,15 @@ class PersistenceService:
         return list(self._books.clients)
 
     def finish(self, client_id: str) -> None:
-        """Delete all of a client but its name: late copies of its messages change nothing."""
-        if client_id not in self._books.finished:
-            self._commit(clear_record(client_id, {}, finished=True))
+        """Delete all of a client but its name and what its senders announced.
 
-    def _open_books(self, client_id: str) -> ClientBooks | None:
-        """Return what stands for a client; None if it is finished."""
-        return None if client_id in self._books.finished else self._books.of(client_id)
+        Late copies of its messages change nothing; what contradicts its ENDs is refused.
+        """
+        if not self._is_finished(client_id):
+            self._commit(finish_record(client_id, self._books.of(client_id).ends))
+
+    def _is_finished(self, client_id: str) -> bool:
+        return client_id in self._books.finished
 
 
 def _standing(directory: Path | None, worker: str) -> Iterator[Record]:
