@@ -14,10 +14,17 @@ from pathlib import Path
 import apsw
 
 from bench.harness import Size, alone, say
+from holdfast._base.ids import digest
 from holdfast.cli.measure import Figure, ratio, stopwatch
-from holdfast.worker.books import KIND_DATA, covers_of, message_record, state_record
+from holdfast.worker.books import (
+    KIND_DATA,
+    covers_of,
+    message_record,
+    send_records,
+    state_record,
+)
 from holdfast.worker.journal import Journal, Record
-from holdfast.worker.messages import Chunk
+from holdfast.worker.messages import Chunk, ChunkId
 from holdfast.worker.persistence import COMMIT_INTERVAL, PersistenceService
 
 REACH_S = 1.0
@@ -34,14 +41,17 @@ def uncounted(count: int) -> Iterator[Record]:
     return (message_record(KIND_DATA, chunk) for chunk in chunks(count))
 
 
-def counted(count: int) -> Iterator[Record]:
-    """Every chunk came, with a state commit every ten, and nothing was ever compacted."""
-    ids = []
+def batches(count: int, *, sends: bool = True, states: bool = True) -> Iterator[Record]:
+    """Every chunk came, with commits every ten, and nothing was ever compacted."""
+    ids: list[ChunkId] = []
     for chunk in chunks(count):
         yield message_record(KIND_DATA, chunk)
         ids.append(chunk.id)
         if len(ids) == COMMIT_INTERVAL:
-            yield state_record(ids[-1], covers_of(ids), b"state" * 20)
+            if sends:
+                yield from send_records("ada", (digest("send", *one) for one in ids))
+            if states:
+                yield state_record(ids[-1], covers_of(ids), b"state" * 20, forgets_sends=True)
             ids.clear()
 
 
@@ -49,7 +59,9 @@ def figures(size: Size, root: Path) -> list[Figure]:
     """Return the seconds of an opening, beside SQLite's and beside those of a tenth."""
     journals = {
         "uncounted": written(root / "uncounted", uncounted(MANY)),
-        "counted": written(root / "counted", counted(MANY)),
+        "counted": written(root / "counted", batches(MANY, sends=False)),
+        "sent": written(root / "sent", batches(MANY, states=False)),
+        "sent and counted": written(root / "both", batches(MANY)),
         "a tenth": written(root / "tenth", uncounted(FEW)),
     }
     raw = filled(root / "raw.sqlite3", MANY)
@@ -61,7 +73,7 @@ def figures(size: Size, root: Path) -> list[Figure]:
         shown = ", ".join(f"{name} {found[-1]:.3f}" for name, found in times.items())
         say(f"  round {number + 1} of {size.rounds}: {shown}")
     title = f"worker journal of {MANY:,} chunks"
-    kinds = ("uncounted", "counted")
+    kinds = ("uncounted", "counted", "sent", "sent and counted")
     return [
         *(Figure(f"{title}, {name}", "s", tuple(times[name]), reach=REACH_S) for name in kinds),
         Figure(f"{MANY:,} rows, raw SQLite", "s", tuple(times["raw"])),

@@ -17,11 +17,13 @@ from holdfast._base.ids import START, digest
 from holdfast.errors import ChunkConflict, EndConflict, StorageFailed, UsageInvalid
 from holdfast.log.contract import Record
 from holdfast.log.memory import MemoryBackend
+from holdfast.worker import persistence
 from holdfast.worker.crashes import CRASH_VARIABLE
 from holdfast.worker.loop import Worker
 from holdfast.worker.messages import Chunk, ChunkId, End, Message, QueryEnd, decode, encode
 from holdfast.worker.persistence import PersistenceService, WorkingState
 from holdfast.worker.ports import Delivery, LogInbox, LogOutbox
+from holdfast.worker.roles import Numbered
 
 SENDERS = {"large": ["a", "b"], "names": ["menu"]}
 
@@ -186,12 +188,14 @@ class Noting(PersistenceService):
         super().commit_end(end)
         self.order.append("END commit")
 
-    def commit_working_state(self, state: WorkingState, last_processed_id: ChunkId) -> None:
-        super().commit_working_state(state, last_processed_id)
+    def commit_working_state(
+        self, state: WorkingState, last_processed_id: ChunkId, *, forget_sends: bool = False
+    ) -> None:
+        super().commit_working_state(state, last_processed_id, forget_sends=forget_sends)
         self.order.append("state commit")
 
-    def commit_send_ack(self, client_id: str, message_id: str) -> None:
-        super().commit_send_ack(client_id, message_id)
+    def commit_send_ack(self, client_id: str, *message_ids: str) -> None:
+        super().commit_send_ack(client_id, *message_ids)
         self.order.append("send commit")
 
     def finish(self, client_id: str) -> None:
@@ -222,6 +226,27 @@ def test_the_order_is_the_promise(tmp_path: Path, batch_size: int) -> None:
     ]
 
 
+def test_the_journal_of_a_worker_that_sends_does_not_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What went out for counted chunks is forgotten, long before the client is finished."""
+    monkeypatch.setattr(persistence, "COMPACT_BYTES_MIN", 4096)
+    order, service = Order(), PersistenceService(tmp_path, "filter")
+    order.receive_from(Chunk("ada", "sales", "a", n, b"[]") for n in range(1, 401))
+    Worker(
+        "filter", KeepLarge(), service, order, {"sum": order}, senders={"sales": ["a"]}
+    ).run_until_idle()
+    assert order.count("send Chunk") == 400
+    assert (tmp_path / "journal").stat().st_size < 4096 + 2000
+    service.close()
+    service, again = PersistenceService(tmp_path, "filter"), Order()
+    again.receive_from([End("ada", "sales", 400, "a")])
+    Worker(
+        "filter", KeepLarge(), service, again, {"sum": again}, senders={"sales": ["a"]}
+    ).run_until_idle()
+    assert again == ["ack End", "send End"]
+
+
 def test_only_the_end_is_sent_again_when_the_results_are_out(tmp_path: Path) -> None:
     """A worker killed between its two flags: `results_sent` alone keeps the results back."""
     order, service = Order(), PersistenceService(tmp_path, "w")
@@ -229,6 +254,9 @@ def test_only_the_end_is_sent_again_when_the_results_are_out(tmp_path: Path) -> 
         service.commit_processing_chunk(message)
     for end in (NAMES_END, End("ada", "large", 1, "a"), End("ada", "large", 0, "b")):
         service.commit_end(end)
+    totals = Totals()
+    totals.sums["tea"] = 5
+    service.commit_working_state(Numbered(totals), rows(1, "a").id, forget_sends=True)
     service.commit_send_ack("ada", digest("results_sent", "ada"))
     Worker("w", SumByName(), service, order, {"out": order}, senders=SENDERS)
     assert order == ["send End"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast._base.ids import digest
 from holdfast.errors import ChunkConflict, EndConflict, UsageInvalid
+from holdfast.worker import books as books_module
 from holdfast.worker import persistence
 from holdfast.worker.books import (
     Books,
@@ -21,7 +22,7 @@ from holdfast.worker.books import (
     covers_of,
     finish_record,
     message_record,
-    send_record,
+    send_records,
     state_record,
 )
 from holdfast.worker.messages import Chunk, ChunkId, End
@@ -147,6 +148,33 @@ def test_sends_are_remembered_per_client(service: PersistenceService, tmp_path: 
     assert service.send_has_been_acknowledged("c", "m1")
     assert not service.send_has_been_acknowledged("c", "m2")
     assert not service.send_has_been_acknowledged("d", "m1")
+
+
+def test_a_state_commit_forgets_sends_only_when_told(
+    service: PersistenceService, tmp_path: Path
+) -> None:
+    """A loop that sends after its state commit asks for what went out before it."""
+    for ordinal, forget in ((1, False), (2, True)):
+        service.commit_processing_chunk(chunk(ordinal))
+        service.commit_send_ack("c", f"m{ordinal}", f"n{ordinal}")
+        service.commit_send_ack("d", "m1")
+        service.commit_working_state(Total(), chunk(ordinal).id, forget_sends=forget)
+        service = reopened(service, tmp_path)
+        for name in ("m1", "n1"):
+            assert service.send_has_been_acknowledged("c", name) == (not forget)
+    service.commit_send_ack("c", "m3")
+    service = reopened(service, tmp_path)
+    assert service.send_has_been_acknowledged("c", "m3")
+    assert service.send_has_been_acknowledged("d", "m1")
+
+
+def test_more_sends_than_a_record_takes_are_kept(
+    service: PersistenceService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(books_module, "SENDS_PER_RECORD", 2)
+    service.commit_send_ack("c", *(f"m{n}" for n in range(5)))
+    service = reopened(service, tmp_path)
+    assert all(service.send_has_been_acknowledged("c", f"m{n}") for n in range(5))
 
 
 def test_a_cleared_chunk_is_counted_without_a_state(
@@ -320,11 +348,13 @@ def test_a_rewritten_journal_says_the_same(actions: list[tuple[str, int]]) -> No
         elif action == "buffer" and not books.of(client).knows(one.id):
             books.apply(message_record(4, one))
         elif action == "state":
-            books.apply(state_record(one.id, covers_of(books.of(client).came), b"s" * n))
+            covers = covers_of(books.of(client).came)
+            books.apply(state_record(one.id, covers, b"s" * n, forgets_sends=n > 4))
         elif action == "clear":
             books.apply(clear_record(client, covers_of([one.id])))
-        elif action == "send" and digest(n) not in books.of(client).sent:
-            books.apply(send_record(client, digest(n)))
+        elif action == "send":
+            for record in send_records(client, [digest(n), digest(n + 1)]):
+                books.apply(record)
         elif action == "end" and ("t", "s") not in books.of(client).ends:
             books.apply(message_record(1, End(client, "t", n, "s")))
         elif action == "finish":

@@ -32,6 +32,8 @@ from holdfast.worker.messages import (
 )
 
 KIND_DATA, KIND_STATE, KIND_SEND, KIND_BUFFER, KIND_CLEAR = 1, 2, 3, 4, 5
+SENDS_PER_RECORD = 1000
+"""At most. Fewer: more frames to read. More: a frame nears the largest there may be."""
 _HEAD = struct.Struct("<I")
 _CHUNK = bytes([KIND_CHUNK])
 
@@ -103,15 +105,30 @@ def message_record(kind: int, message: Chunk | End) -> Record:
     return kind, bytes([message_kind]) + body
 
 
-def state_record(last: ChunkId, covers: Covers, state: bytes) -> Record:
-    """Return a STATE record: the state, and which chunks it counts for the first time."""
-    head = _json({"client": last.client, "last": last[1:], "covers": _listed(covers)})
+def state_record(
+    last: ChunkId, covers: Covers, state: bytes, *, forgets_sends: bool = False
+) -> Record:
+    """Return a STATE record: the state, and which chunks it counts for the first time.
+
+    `forgets_sends`: what went out before it was sent for those it counts, and is not asked for.
+    """
+    head = _json(
+        {
+            "client": last.client,
+            "last": last[1:],
+            "covers": _listed(covers),
+            "forgets_sends": forgets_sends,
+        }
+    )
     return KIND_STATE, _HEAD.pack(len(head)) + head + state
 
 
-def send_record(client: str, message_id: str) -> Record:
-    """Return a SEND record: this went out."""
-    return KIND_SEND, _json({"client": client, "message_id": message_id})
+def send_records(client: str, message_ids: Iterable[str]) -> Iterator[Record]:
+    """Yield SEND records: these went out."""
+    ids = list(message_ids)
+    for place in range(0, len(ids), SENDS_PER_RECORD):
+        fields = {"client": client, "message_ids": ids[place : place + SENDS_PER_RECORD]}
+        yield KIND_SEND, _json(fields)
 
 
 def clear_record(client: str, covers: Covers) -> Record:
@@ -127,6 +144,11 @@ def finish_record(client: str, ends: Mapping[Source, int]) -> Record:
     return KIND_CLEAR, _json(fields)
 
 
+def _sends_bytes(message_ids: Iterable[str]) -> int:
+    """Return what the names of sent messages need: each, its quotes and a comma."""
+    return sum(len(one) + 3 for one in message_ids)
+
+
 def _listed(covers: Covers) -> list[Any]:
     return [[*source, found.ranges] for source, found in sorted(covers.items())]
 
@@ -138,7 +160,7 @@ def _json(fields: Mapping[str, Any]) -> bytes:
 class Books:
     """All clients of one worker. `live_bytes` is what a journal needs that says only what stands.
 
-    It leaves out the few bytes of counted ranges.
+    It leaves out the few bytes of counted ranges, and those around the names of what was sent.
     """
 
     def __init__(self, path: str) -> None:
@@ -171,8 +193,9 @@ class Books:
         elif kind == KIND_SEND:
             fields = json.loads(payload)
             books = self._client(fields["client"])
-            books.sent[fields["message_id"]] = None
-            self._grow(books, size)
+            new = [one for one in fields["message_ids"] if one not in books.sent]
+            books.sent.update(dict.fromkeys(new))
+            self._grow(books, _sends_bytes(new))
         elif kind == KIND_CLEAR:
             fields = json.loads(payload)
             self._count(self._client(fields["client"]), fields["client"], fields["covers"])
@@ -216,6 +239,9 @@ class Books:
         books = self._client(head["client"])
         self._grow(books, len(state) - len(books.state or b""))
         books.state, books.last = state, ChunkId(head["client"], *head["last"])
+        if head["forgets_sends"]:
+            self._grow(books, -_sends_bytes(books.sent))
+            books.sent.clear()
         self._count(books, head["client"], head["covers"])
 
     def _count(self, books: ClientBooks, client: str, covers: list[Any]) -> None:
@@ -250,5 +276,4 @@ class Books:
                 yield KIND_DATA, _CHUNK + body
             for body in books.buffered.values():
                 yield KIND_BUFFER, _CHUNK + body
-            for message_id in books.sent:
-                yield send_record(client, message_id)
+            yield from send_records(client, books.sent)

@@ -7,7 +7,7 @@ covers them. What a crash between two steps means:
 * before the ack: they come again, are known, and are only acked;
 * before the send commit: the messages go out again under the same ids;
 * before the state commit: chunks are applied again, to the state that does not hold them, and what
-  they send is known to be sent.
+  they send is known to be sent. The state commit forgets it: they are not applied again.
 
 A client is finished when the chunks of every declared sender *equal* what its END announced. Then,
 in this order: the state is committed, the results are sent, `results_sent` is committed, the ENDs
@@ -247,8 +247,12 @@ class Worker(Generic[S]):
             self._outgoing.append((one.to, chunk))
 
     def _commit_state(self, last: Chunk) -> None:
+        """Count all chunks of a client that were applied; what they gave is sent.
+
+        Results are sent after the last of these commits, so it forgets no send that is met again.
+        """
         state = RawState(self._state(last.client).to_bytes())
-        self._persistence.commit_working_state(state, last.id)
+        self._persistence.commit_working_state(state, last.id, forget_sends=True)
         crashpoint("worker.state.after")
 
     def _flush(self) -> None:
@@ -262,9 +266,12 @@ class Worker(Generic[S]):
             crashpoint("worker.send.before")
             self._outboxes[to].send(messages)
             crashpoint("worker.send.after")
+            sent: dict[str, list[str]] = {}
+            for one in messages:
+                sent.setdefault(one.client, []).append(_send_id(to, one))
             with self._persistence.grouped():
-                for one in messages:
-                    self._persistence.commit_send_ack(one.client, _send_id(to, one))
+                for client, ids in sent.items():
+                    self._persistence.commit_send_ack(client, *ids)
 
     def _check(self, client: str) -> None:
         """Apply what no longer has to wait; finish the client if nothing is missing."""

@@ -27,7 +27,7 @@ from holdfast.worker.books import (
     covers_of,
     finish_record,
     message_record,
-    send_record,
+    send_records,
     state_record,
 )
 from holdfast.worker.journal import Journal, Record, read_journal
@@ -208,11 +208,16 @@ class PersistenceService:
 
     # What was done with it
 
-    def commit_working_state(self, state: WorkingState, last_processed_id: ChunkId) -> None:
+    def commit_working_state(
+        self, state: WorkingState, last_processed_id: ChunkId, *, forget_sends: bool = False
+    ) -> None:
         """Commit a client's state, with the chunks in it, and drop those.
 
         It covers the chunks that came before `last_processed_id`, and that one. If that one waited
         in the buffer: all that came to be applied at once, and the buffer up to that one.
+
+        `forget_sends`: all that went out for the client belongs to chunks in this state. They are
+        not applied again, so nobody will ask whether it went out.
 
         Raises:
             UsageInvalid: that chunk did not come, or is counted already.
@@ -227,7 +232,8 @@ class PersistenceService:
         else:
             what = f"{last_processed_id} did not come, or is counted already"
             raise UsageInvalid(what=what, remedy="Commit the chunk before the state.")
-        self._commit(state_record(last_processed_id, covers_of(ids), state.to_bytes()))
+        data, covers = state.to_bytes(), covers_of(ids)
+        self._commit(state_record(last_processed_id, covers, data, forgets_sends=forget_sends))
 
     def recover_working_state(self, client_id: str, kind: type[S]) -> S | None:
         """Return the last committed state of a client, or None."""
@@ -264,10 +270,14 @@ class PersistenceService:
 
     # What went out
 
-    def commit_send_ack(self, client_id: str, message_id: str) -> None:
-        """Commit that a message went out. It is kept until the client is finished."""
+    def commit_send_ack(self, client_id: str, *message_ids: str) -> None:
+        """Commit that messages went out.
+
+        It is kept until the client is finished, or a state commit forgets it.
+        """
         if not self._is_finished(client_id):
-            self._commit(send_record(client_id, message_id))
+            for record in send_records(client_id, message_ids):
+                self._commit(record)
 
     def send_has_been_acknowledged(self, client_id: str, message_id: str) -> bool:
         """Tell whether a message went out."""
