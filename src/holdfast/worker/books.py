@@ -71,10 +71,6 @@ class ClientBooks:
             return False
         return len(counted) + self.held[source] == total
 
-    def note(self, source: Source, ordinal: int) -> None:
-        """Keep what is needed to tell whether a chunk came that no END announces."""
-        self.highest[source] = max(self.highest.get(source, 0), ordinal)
-
     def knows(self, chunk_id: ChunkId) -> bool:
         """Tell whether a chunk came here before, counted or not."""
         return chunk_id in self.came or chunk_id in self.buffered or self.has_counted(chunk_id)
@@ -222,8 +218,10 @@ class Books:
             chunk_id = chunk_id_of(body, path=self._path)
             books = self._client(chunk_id.client)
             (books.came if kind == KIND_DATA else books.buffered)[chunk_id] = body
-            books.held[chunk_id.table_type, chunk_id.sender] += 1
-            books.note((chunk_id.table_type, chunk_id.sender), chunk_id.ordinal)
+            source = (chunk_id.table_type, chunk_id.sender)
+            books.held[source] += 1
+            if chunk_id.ordinal > books.highest.get(source, 0):
+                books.highest[source] = chunk_id.ordinal
         else:
             end = decode_body(payload[0], body, path=self._path)
             if not isinstance(end, End):
@@ -246,10 +244,11 @@ class Books:
 
     def _count(self, books: ClientBooks, client: str, covers: list[Any]) -> None:
         for table_type, sender, ranges in covers:
-            before = books.counted.get((table_type, sender), Intervals()).ranges
+            source = (table_type, sender)
+            before = books.counted.get(source, Intervals()).ranges
             added = [(low, high) for low, high in ranges]
-            books.counted[table_type, sender] = found = Intervals.merged([*before, *added])
-            books.note((table_type, sender), found.ranges[-1][1])
+            books.counted[source] = found = Intervals.merged([*before, *added])
+            books.highest[source] = max(books.highest.get(source, 0), found.ranges[-1][1])
             if not (books.came or books.buffered):
                 continue
             for ordinal in (number for low, high in added for number in range(low, high + 1)):
