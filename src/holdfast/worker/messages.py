@@ -74,7 +74,10 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class QueryEnd:
-    """A sender's statement: this client's query has all its results from me."""
+    """A sender's statement: this client's query has all its results from me.
+
+    For loops of one's own: `Worker` ends each table by its END, and neither sends nor takes this.
+    """
 
     client: str
     query: str
