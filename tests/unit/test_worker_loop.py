@@ -23,7 +23,7 @@ from holdfast.worker.loop import Worker
 from holdfast.worker.messages import Chunk, ChunkId, End, Message, QueryEnd, decode, encode
 from holdfast.worker.persistence import PersistenceService, WorkingState
 from holdfast.worker.ports import Delivery, LogInbox, LogOutbox
-from holdfast.worker.roles import Numbered
+from holdfast.worker.roles import Numbered, RawState
 
 SENDERS = {"large": ["a", "b"], "names": ["menu"]}
 
@@ -256,7 +256,8 @@ def test_only_the_end_is_sent_again_when_the_results_are_out(tmp_path: Path) -> 
         service.commit_end(end)
     totals = Totals()
     totals.sums["tea"] = 5
-    service.commit_working_state(Numbered(totals), rows(1, "a").id, forget_sends=True)
+    state = RawState(Numbered(totals).to_bytes())
+    service.commit_working_state(state, rows(1, "a").id, forget_sends=True)
     service.commit_send_ack("ada", digest("results_sent", "ada"))
     Worker("w", SumByName(), service, order, {"out": order}, senders=SENDERS)
     assert order == ["send End"]
