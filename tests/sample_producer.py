@@ -1,8 +1,12 @@
-"""The bundled producer of `examples/producer.py`, loaded as a module."""
+"""The bundled producer of `examples/producer.py`, as a module and as a process."""
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,3 +21,15 @@ def load() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def producing(state: Path, requests: str) -> Iterator[None]:
+    """Run it as a process of its own, on the log of a state directory."""
+    arguments = [str(state / "store.sqlite3"), requests, str(state.parent / "answered.txt")]
+    process = subprocess.Popen([sys.executable, str(PATH), *arguments])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()

@@ -95,18 +95,6 @@ def started(state: Path, *, crash: str = "", name: str = "delivery") -> Iterator
         deliverer.kill()
 
 
-@contextmanager
-def producing(state: Path) -> Iterator[None]:
-    """Run the bundled producer as a process of its own."""
-    arguments = [str(state / "store.sqlite3"), REQUESTS, str(state.parent / "answered.txt")]
-    process = subprocess.Popen([sys.executable, str(sample_producer.PATH), *arguments])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[Receiver]:
     with receiving(tmp_path / "receiver") as found:
@@ -198,7 +186,7 @@ def test_killed_at_a_point_and_started_again(
     state = shared.directory.root
     for make in (open_done, open_idle, open_failing):
         make(shared)
-    with producing(state):
+    with sample_producer.producing(state, REQUESTS):
         with started(state, crash=f"{point}:1") as deliverer:
             assert deliverer.end() == -signal.SIGKILL
         with started(state):
@@ -214,7 +202,7 @@ def test_killed_again_and_again(shared: Shared, receiver: Receiver) -> None:
     """Many crashes in a row, wherever the work happens to be."""
     state = shared.directory.root
     open_done(shared)
-    with producing(state):
+    with sample_producer.producing(state, REQUESTS):
         for point in ("external.forward.sent", "external.upload.after", "external.piece.after") * 2:
             with started(state, crash=f"{point}:1") as deliverer:
                 wait_for(
@@ -238,7 +226,7 @@ def test_one_is_active_and_a_dead_one_is_replaced_at_once(
         with started(state, name="second") as second:
             wait_for("the second stands by", lambda: second.said_that("stands by"))
             open_done(shared)
-            with producing(state):
+            with sample_producer.producing(state, REQUESTS):
                 wait_for("the first delivers", lambda: state_of(shared, DONE) == "DONE")
                 assert not second.said_that("active")
                 first.signal(signal.SIGKILL)
@@ -255,7 +243,7 @@ def test_a_stopped_one_is_replaced_and_changes_nothing_when_it_wakes(
     with started(state, name="first") as first:
         wait_for("the first is active", lambda: first.said_that("active, epoch 1"))
         first.signal(signal.SIGSTOP)
-        with producing(state), started(state, name="second") as second:
+        with sample_producer.producing(state, REQUESTS), started(state, name="second") as second:
             wait_for("the second takes over", lambda: second.said_that("active, epoch 2"))
             open_done(shared)
             wait_for("the second delivers", lambda: all_over(shared, receiver))
@@ -288,6 +276,6 @@ def test_it_drains_on_sigterm(shared: Shared, receiver: Receiver) -> None:
         assert deliverer.end() == 0
         assert deliverer.said_that("delivery: stopped")
         assert "Traceback" not in deliverer.said.read_text()
-    with producing(state), started(state):
+    with sample_producer.producing(state, REQUESTS), started(state):
         wait_for("all is over", lambda: all_over(shared, receiver))
     check_done(shared, receiver)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.command import Command, QuickCommand
+from tests.command import SHOP, Command, QuickCommand
 from tests.service.floor import SMALL, check, make_pipeline, open_state, states
 from tests.service.processes import Process, all_gone, children_of, is_there, until
 
@@ -195,18 +195,42 @@ def test_status_shows_the_parts_that_live_and_works_with_all_dead(
     assert "no process works here" in told.out
 
 
-@pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:70000", "0.0.0.0:0", "taken"])
+@pytest.mark.parametrize(
+    ("listen", "said"),
+    [
+        ("nowhere", "--listen 'nowhere'"),
+        ("127.0.0.1:70000", "--listen '127.0.0.1:70000'"),
+        ("0.0.0.0:0", "to 0.0.0.0 unprotected"),
+        ("taken", "--listen 127.0.0.1:{port}: Address already in use"),
+    ],
+)
 def test_an_address_that_cannot_be_is_told_before_anything_starts(
-    listen: str, tmp_path: Path
+    listen: str, said: str, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}" if listen == "taken" else listen
+        port = other.getsockname()[1]
+        address = f"127.0.0.1:{port}" if listen == "taken" else listen
         places = ("--state", str(tmp_path / "new"), "--listen", address)
         told = Command(tmp_path)("up", "--pipeline", "coffee", *places)
-    assert told.code == 2, told.err
-    assert told.out == ""
-    (line,) = told.err.splitlines()
-    assert (address.rpartition(":")[0] or address) in line
+    told.failed("USAGE_INVALID", said.format(port=port), exit_code=2)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_signal_before_anything_is_started_ends_it_as_any_other(tmp_path: Path) -> None:
+    """While it waits for a taken address. The pipeline's file says that it is under way."""
+    pipeline, loaded = tmp_path / "waits.py", tmp_path / "loaded"
+    pipeline.write_text(f"open({str(loaded)!r}, 'w').close()\n{SHOP}")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listen = ("--listen", f"127.0.0.1:{other.getsockname()[1]}")
+        places = ("--pipeline", str(pipeline), "--state", str(tmp_path / "new"))
+        up = Process("holdfast.cli", "up", *places, *listen)
+        try:
+            until("the pipeline is loaded", loaded.exists)
+            up.signal(signal.SIGTERM)
+            assert up.wait(10) == 0, up.text
+        finally:
+            up.end()
+    assert up.text == ""
     assert not (tmp_path / "new").exists()
 
 

@@ -11,13 +11,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests import sample_producer
 from tests.command import Command
 from tests.service import shop
 from tests.service.processes import Process, all_gone, children_of, until
 
+from holdfast import Client
 from holdfast.engine.parts import parts_in
 from holdfast.engine.state import StateDirectory
 
+REQUESTS = "requests"
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -28,7 +31,8 @@ class Whole:
         self.root, self.state = root, root / "state"
         pipeline = shop.write_pipeline(root)
         arguments = ("--pipeline", str(pipeline), "--state", str(self.state))
-        self.up = Process("holdfast.cli", "up", *arguments, "--listen", "127.0.0.1:0")
+        told = ("--listen", "127.0.0.1:0", "--producer", REQUESTS)
+        self.up = Process("holdfast.cli", "up", *arguments, *told)
         self.command = Command(root)
 
     def url(self) -> str:
@@ -95,3 +99,22 @@ def test_a_client_gets_its_answer_whatever_was_killed_and_nothing_is_left(whole:
     assert told.code == 0
     assert "no process works here" in told.out
     assert told.out.count("DONE") >= 2
+
+
+def test_a_producer_outside_answers_a_run_and_its_client_fetches_it(whole: Whole) -> None:
+    """Every hop is a process of its own: gateway, delivery, the producer, and here the client."""
+    token, out = whole.token("north"), whole.root / "answers"
+    with (
+        sample_producer.producing(whole.state, REQUESTS),
+        Client(whole.url(), token_file=token) as client,
+    ):
+        run = client.create_run("k", kind="external").run
+        client.put_chunk(run, "sales", 1, shop.document([("a", 1)], "csv"))
+        client.put_end(run, "sales", 1)
+        assert client.wait(run).state == "DONE"
+        files = client.download(run, out)
+    _, wanted = sample_producer.load().results_of(run)
+    letters = b"".join(wanted["letters"])
+    assert (out / "letters.csv").read_bytes() == b"run,n\n" + letters
+    assert (out / "nothing.csv").read_bytes() == b"x\n"
+    assert sorted(files) == ["letters.csv", "nothing.csv"]

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from holdfast.errors import DependencyMissing
+
+MetricsClient = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="A client that may read /metrics from elsewhere."),
+]
+Producer = Annotated[
+    str | None,
+    typer.Option(metavar="QUEUE", help="Request queue of the producer of external results."),
+]
+
+
+@contextmanager
+def needing_server() -> Iterator[None]:
+    """Say which package of the door is not there, and how it is got."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        what = f"the gateway needs {error.name}"
+        raise DependencyMissing(what=what, install="pip install 'holdfast[server]'") from error
 
 
 def gateway(
@@ -23,14 +46,8 @@ def gateway(
     insecure_listen: Annotated[
         bool, typer.Option("--insecure-listen", help="Listen to others without TLS.")
     ] = False,
-    metrics_client: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="A client that may read /metrics from elsewhere."),
-    ] = None,
-    producer: Annotated[
-        str | None,
-        typer.Option(metavar="QUEUE", help="Request queue of the producer of external results."),
-    ] = None,
+    metrics_client: MetricsClient = None,
+    producer: Producer = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -48,14 +65,10 @@ def gateway(
     Example: holdfast gateway --pipeline coffee --state state --listen 127.0.0.1:8080
     """
     from holdfast.cli.settings import load_settings
-    from holdfast.errors import DependencyMissing
     from holdfast.spark.load import load_pipeline
 
-    try:
+    with needing_server():
         from holdfast.gateway.serve import parse_listen, serve
-    except ModuleNotFoundError as error:
-        what = f"the gateway needs {error.name}"
-        raise DependencyMissing(what=what, install="pip install 'holdfast[server]'") from error
 
     place = parse_listen(listen, tls_cert=tls_cert, tls_key=tls_key, insecure=insecure_listen)
     settings = load_settings(config, {})

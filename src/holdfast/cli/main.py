@@ -250,10 +250,7 @@ def gc(
 def delivery(
     state: State,
     config: ConfigPath = None,
-    amqp: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="RabbitMQ for external producers and clients' notices."),
-    ] = None,
+    amqp: served.Amqp = None,
     as_json: Json = False,
 ) -> None:
     """Deliver: finish runs, send notices, take external results, clean up. Several may be started;

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.gateway import MetricsClient, Producer
+
 PipelineOption = Annotated[
     str, typer.Option(help="A bundled name (coffee), module:object, or a .py file.")
 ]
@@ -30,6 +32,10 @@ SparkConf = Annotated[
 SharedState = Annotated[
     bool, typer.Option(help="Say that every machine of the cluster sees these directories.")
 ]
+Amqp = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="RabbitMQ for external producers and clients' notices."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -50,6 +56,9 @@ def up(
     insecure_listen: Annotated[
         bool, typer.Option("--insecure-listen", help="Listen to others without TLS.")
     ] = False,
+    metrics_client: MetricsClient = None,
+    producer: Producer = None,
+    amqp: Amqp = None,
     as_json: Json = False,
 ) -> None:
     """Serve clients: gateway, engine and delivery, watched and started again when they end.
@@ -71,6 +80,9 @@ def up(
             tls_cert=tls_cert,
             tls_key=tls_key,
             insecure_listen=insecure_listen,
+            metrics_client=metrics_client,
+            producer=producer,
+            amqp=amqp,
             as_json=as_json,
         )
     )

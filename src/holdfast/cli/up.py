@@ -7,12 +7,13 @@ line by line behind its name. When to start again, and when to give up: `upkeep`
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,11 @@ from typing import IO
 
 from holdfast._base.clock import Clock, SystemClock, pause
 from holdfast._base.processes import SUPERVISOR_VARIABLE, adopt_orphans, end_children
+from holdfast.amqp.address import refuse_password
 from holdfast.cli.exits import STOPPED
+from holdfast.cli.gateway import needing_server
 from holdfast.cli.tell import JsonTeller, TextTeller
+from holdfast.cli.turns import stop_on_signals
 from holdfast.cli.upkeep import Pulse, Restarts, ending
 from holdfast.engine.parts import BEAT_S, beat_of, part_file
 from holdfast.engine.state import StateDirectory, share
@@ -224,6 +228,9 @@ class UpRequest:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     insecure_listen: bool = False
+    metrics_client: str | None = None
+    producer: str | None = None
+    amqp: str | None = None
     config_file: Path | None = None
     engine_options: tuple[str, ...] = ()
     as_json: bool = False
@@ -239,20 +246,26 @@ def commands_of(request: UpRequest) -> dict[str, list[str]]:
     listen += [f"--tls-cert={request.tls_cert}"] if request.tls_cert else []
     listen += [f"--tls-key={request.tls_key}"] if request.tls_key else []
     listen += ["--insecure-listen"] if request.insecure_listen else []
+    told = [f"--metrics-client={request.metrics_client}"] if request.metrics_client else []
+    told += [f"--producer={request.producer}"] if request.producer else []
+    amqp = [f"--amqp={request.amqp}"] if request.amqp else []
     return {
-        "gateway": [*program, "gateway", *pipeline, *state, *listen, *config],
+        "gateway": [*program, "gateway", *pipeline, *state, *listen, *told, *config],
         "engine": [*program, "engine", *pipeline, *state, *request.engine_options, *config],
-        "delivery": [*program, "delivery", *state, *config],
+        "delivery": [*program, "delivery", *state, *amqp, *config],
     }
 
 
-def _check_listen(request: UpRequest) -> None:
-    """Refuse an address that the gateway could not listen on.
+def check_listen(request: UpRequest, stop: Callable[[], bool]) -> None:
+    """Refuse an address that the gateway could not listen on. A taken one may become free, while
+    nobody asks to stop.
 
     Raises:
         UsageInvalid: it is none, it is taken, or it needs TLS.
+        DependencyMissing: there is no gateway here.
     """
-    from holdfast.gateway.serve import bind, parse_listen
+    with needing_server():
+        from holdfast.gateway.serve import bind, parse_listen
 
     place = parse_listen(
         request.listen,
@@ -267,29 +280,41 @@ def _check_listen(request: UpRequest) -> None:
             bind(place).close()
             return
         except StorageFailed as error:
-            if clock.monotonic_s() > until_s:
+            cause = error.__cause__
+            passes = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
+            if not passes or clock.monotonic_s() > until_s:
                 what = f"--listen {request.listen}: {error.error}"
                 remedy = "Choose another address, or end whoever listens there."
                 raise UsageInvalid(what=what, remedy=remedy) from error
+            if stop():
+                return
             pause(_LOOK_S)
 
 
 def up_command(request: UpRequest) -> None:
     """Keep a service running until a signal."""
+    with stop_on_signals() as stop:
+        supervisor = _prepare(request, stop)
+    # Nothing was started. A signal from here on ends this process, or is the supervisor's.
+    sys.exit(0 if stop() else supervisor.run())
+
+
+def _prepare(request: UpRequest, stop: Callable[[], bool]) -> Supervisor:
+    """Say what can never work here, once, and not by three children."""
     from holdfast.cli.settings import load_settings
     from holdfast.spark.load import load_pipeline
 
-    # What can never work is said here, once, and not by three children.
+    if request.amqp is not None:
+        refuse_password(request.amqp)
     config = load_settings(request.config_file, {}).config
     spec = load_pipeline(request.pipeline).with_stages(config.stages).spec()
-    _check_listen(request)
-    with share(request.state, config, part="up", spec=spec):
-        pass
-    teller = JsonTeller(SystemClock()) if request.as_json else TextTeller(SystemClock())
-    supervisor = Supervisor(
+    check_listen(request, stop)
+    if not stop():
+        with share(request.state, config, part="up", spec=spec):
+            pass
+    return Supervisor(
         commands_of(request),
         StateDirectory(request.state.resolve()),
-        teller,
+        JsonTeller(SystemClock()) if request.as_json else TextTeller(SystemClock()),
         stall_s=max(config.lease_patience_s, 3 * BEAT_S),
     )
-    sys.exit(supervisor.run())
