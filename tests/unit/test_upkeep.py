@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.cli.upkeep import LOOP_ENDS, STEADY_S, WAIT_LAST_S, Next, Pulse, Restarts, ending
+from holdfast.cli.upkeep import (
+    LOOP_ENDS,
+    START_S,
+    STEADY_S,
+    WAIT_LAST_S,
+    Next,
+    Pulse,
+    Restarts,
+    ending,
+)
 
 
 def test_waits_double_up_to_a_limit_and_a_loop_is_called_one() -> None:
@@ -46,13 +55,20 @@ def test_one_that_once_held_out_is_always_started_again() -> None:
 
 
 def test_a_beat_that_stands_still_is_a_stall() -> None:
-    pulse = Pulse(10.0)
-    assert not pulse.is_stalled(0, 0.0)
-    assert not pulse.is_stalled(0, 100.0), "it has not begun"
-    assert not pulse.is_stalled(1, 101.0)
-    assert not pulse.is_stalled(1, 110.9)
-    assert pulse.is_stalled(1, 111.0)
-    assert not pulse.is_stalled(2, 112.0)
+    pulse = Pulse(10.0, begun_s=50.0)
+    assert not pulse.is_stalled(0, 50.0)
+    assert not pulse.is_stalled(0, 49.0 + START_S), "it has not begun"
+    assert not pulse.is_stalled(1, 201.0)
+    assert not pulse.is_stalled(1, 210.9)
+    assert pulse.is_stalled(1, 211.0)
+    assert not pulse.is_stalled(2, 212.0)
+
+
+def test_one_that_never_begins_is_a_stall_too() -> None:
+    """It may be stopped before its first beat, and would be waited for without end."""
+    pulse = Pulse(10.0, begun_s=50.0)
+    assert not pulse.is_stalled(0, 49.0 + START_S)
+    assert pulse.is_stalled(0, 50.0 + START_S)
 
 
 def test_words() -> None:

@@ -117,7 +117,7 @@ class Supervisor:
             start_new_session=True,
         )
         child.started_s, child.last_words = self._clock.monotonic_s(), ""
-        child.pulse = Pulse(self._stall_s)
+        child.pulse = Pulse(self._stall_s, begun_s=child.started_s)
         child.readers = []
         for stream in (child.process.stdout, child.process.stderr):
             if stream is not None:

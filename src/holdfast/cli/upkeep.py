@@ -19,6 +19,10 @@ run takes the machine. Longer: one that can run again is away for so long."""
 STEADY_S = 30.0
 """A part that lived so long held out: its next end counts as the first. Shorter: a part that ends
 just after its start-up, which for Spark takes 10 s, never counts as looping."""
+START_S = 120.0
+"""How long a part may take to its first beat. It loads Python modules till then; Spark starts after
+it. Shorter: one that starts slowly on a busy machine is killed again and again, and never runs.
+Longer: one that was stopped while it started is away for so long."""
 LOOP_ENDS = 5
 """So many early ends in a row are a crash loop."""
 ASKED_WRONGLY = 2
@@ -60,16 +64,16 @@ class Restarts:
 class Pulse:
     """Whether a part's beat stands still."""
 
-    def __init__(self, stall_s: float) -> None:
-        """Call it stalled after so long without a beat."""
+    def __init__(self, stall_s: float, *, begun_s: float) -> None:
+        """Call it stalled after so long without a beat. It was started at `begun_s`."""
         self._stall_s = stall_s
-        self._beat, self._since_s = 0, 0.0
+        self._beat, self._since_s = 0, begun_s
 
     def is_stalled(self, beat: int, now_s: float) -> bool:
-        """Tell so, having seen `beat` now. 0: it has none yet, and has time."""
-        if beat != self._beat or beat == 0:
+        """Tell so, having seen `beat` now. 0: it has none yet, and more time."""
+        if beat != self._beat:
             self._beat, self._since_s = beat, now_s
-        return now_s - self._since_s >= self._stall_s
+        return now_s - self._since_s >= (self._stall_s if beat else max(START_S, self._stall_s))
 
 
 def ending(code: int) -> str:
