@@ -253,8 +253,28 @@ def test_what_is_refused_before_it_is_sent_leaves_no_run(
     server.formats["shops"] = "binaryFile"
     with pytest.raises(UsageInvalid, match="table shops is made of binary files"):
         handed(server, folder)
+    server.formats["shops"], server.columns["shops"] = "parquet", []
+    (folder / "shops.csv").write_text("shop\na\n")
+    with pytest.raises(UsageInvalid, match=r"shops\.csv is csv, and table shops takes Parquet"):
+        handed(server, folder)
+    (folder / "shops.csv").unlink()
     assert server.runs == {}
     assert handed(server, folder, empty=["shops"]).chunks > 0
+
+
+def test_what_can_be_known_here_is_told_before_the_server_is_asked(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    """It may be away, and is asked again for two minutes."""
+    with pytest.raises(UsageInvalid, match=r"input directory .*nowhere does not exist"):
+        handed(server, tmp_path / "nowhere")
+    here = [TableSpec("sales", "csv", "shop string, n int", segment=1)]
+    with pytest.raises(UsageInvalid, match=r"shops\.csv belongs to none of the tables sales"):
+        handed(server, written(tmp_path / "in"), tables=here, pipeline="shop")
+    here.append(TableSpec("cities", "csv", "city string", segment=1))
+    with pytest.raises(UsageInvalid, match="no file for table cities"):
+        handed(server, tmp_path / "in", tables=here, ignore_unknown=True)
+    assert server.requests == []
 
 
 def test_headers_are_checked_by_what_the_server_takes_not_by_an_older_pipeline_here(

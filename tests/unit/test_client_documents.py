@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.client.answers import InputInfo
-from holdfast.client.documents import Document, cut_files, key_of, number
+from holdfast.client.documents import Document, InputFile, cut_files, find_files, key_of, number
 from holdfast.errors import HeaderWrong, SubmissionChanged, UsageInvalid
 from holdfast.intake.tables import TableSpec
 
@@ -26,6 +26,11 @@ def info(table: str, *, optional: bool = False) -> InputInfo:
     return InputInfo(table, "csv", (), optional)
 
 
+def cut(folder: Path, *inputs: InputInfo, chunk_bytes: int = 1 << 20) -> list[InputFile]:
+    found = find_files(folder, None)
+    return cut_files(folder, found, chunk_bytes=chunk_bytes, inputs=inputs)
+
+
 def written(path: Path, rows: list[tuple[str, str]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
@@ -33,7 +38,7 @@ def written(path: Path, rows: list[tuple[str, str]]) -> None:
 
 
 def documents_of(folder: Path, *tables: str, chunk_bytes: int = 1 << 20) -> list[Document]:
-    files = cut_files(folder, None, chunk_bytes=chunk_bytes)
+    files = cut(folder, chunk_bytes=chunk_bytes)
     return number(folder, files, [info(table) for table in tables])
 
 
@@ -94,12 +99,12 @@ def test_the_key_is_that_of_names_bytes_and_cuts(tmp_path: Path) -> None:
         folder = tmp_path / str(len(keys))
         folder.mkdir()
         (folder / name).write_text(content)
-        keys.append(key_of(cut_files(folder, None, chunk_bytes=size)))
+        keys.append(key_of(cut(folder, chunk_bytes=size)))
     again = tmp_path / "again"
     again.mkdir()
     (again / "t.csv").write_text("a\n1\n2\n")
     assert len(set(keys)) == 4
-    assert key_of(cut_files(again, None, chunk_bytes=100)) == keys[0]
+    assert key_of(cut(again, chunk_bytes=100)) == keys[0]
     assert len(keys[0]) <= 64
 
 
@@ -117,7 +122,7 @@ def test_a_file_that_changes_while_it_is_sent_is_refused_by_name(tmp_path: Path)
 
 def test_a_table_without_a_file_is_refused_unless_that_is_meant(tmp_path: Path) -> None:
     (tmp_path / "sales.csv").write_text("a\n1\n")
-    files = cut_files(tmp_path, None, chunk_bytes=100)
+    files = cut(tmp_path, chunk_bytes=100)
     with pytest.raises(UsageInvalid, match="no file for table shops"):
         number(tmp_path, files, [info("sales"), info("shops")])
     assert number(tmp_path, files, [info("sales"), info("shops", optional=True)])
@@ -128,7 +133,7 @@ def test_a_table_without_a_file_is_refused_unless_that_is_meant(tmp_path: Path) 
 def test_a_file_of_no_table_is_refused_by_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "sales.csv").write_text("a\n1\n")
     (tmp_path / name).write_text("a\n1\n")
-    files = cut_files(tmp_path, None, chunk_bytes=100)
+    files = cut(tmp_path, chunk_bytes=100)
     with pytest.raises(UsageInvalid, match=name):
         number(tmp_path, files, [info("sales")])
 
@@ -139,16 +144,40 @@ def test_headers_are_checked_by_the_server_and_names_by_the_pipeline_at_hand(
     path = tmp_path / "sales.csv"
     path.write_text("shop,price\n")
     taken = InputInfo("sales", "csv", ("shop", "amount"), optional=False)
+    found = find_files(tmp_path, [SALES])
     with pytest.raises(HeaderWrong):
-        cut_files(tmp_path, [SALES], chunk_bytes=100, inputs=[taken])
+        cut_files(tmp_path, found, chunk_bytes=100, inputs=[taken])
     path.unlink()
     with pytest.raises(UsageInvalid, match="no file for table sales"):
-        cut_files(tmp_path, [SALES], chunk_bytes=100)
+        find_files(tmp_path, [SALES])
+    assert find_files(tmp_path, [SALES], empty=["sales"]) == []
     path.write_text("shop,amount\na,1\n")
-    assert len(cut_files(tmp_path, [SALES], chunk_bytes=100)) == 1
+    assert len(cut_files(tmp_path, find_files(tmp_path, [SALES]), chunk_bytes=100)) == 1
 
 
-def test_a_table_of_binary_files_is_refused(tmp_path: Path) -> None:
-    images = TableSpec(name="images", format="binaryFile", schema="", segment=1)
-    with pytest.raises(UsageInvalid, match="binary"):
-        cut_files(tmp_path, [images], chunk_bytes=100)
+def test_files_of_a_table_of_binary_files_are_refused(tmp_path: Path) -> None:
+    """As the pipeline at hand says, or else as the server does; whatever their names end with."""
+    images = TableSpec(name="images", format="binaryFile", schema="", segment=1, optional=True)
+    taken = InputInfo("images", "binaryFile", (), optional=True)
+    (tmp_path / "images").mkdir()
+    assert find_files(tmp_path, [images]) == []
+    assert cut(tmp_path, taken) == []
+    for name in ("images/a.png", "images/deep/a.csv"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("a\n1\n")
+        with pytest.raises(UsageInvalid, match="table images is made of binary files"):
+            find_files(tmp_path, [images])
+        with pytest.raises(UsageInvalid, match="table images is made of binary files"):
+            cut(tmp_path, taken)
+        path.unlink()
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t/1.jsonl"])
+def test_a_table_without_declared_columns_takes_parquet_only(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("a\n1\n")
+    with pytest.raises(UsageInvalid, match=f"{name} is (csv|json), and table t takes Parquet only"):
+        cut(tmp_path, InputInfo("t", "parquet", (), optional=False))
+    assert len(cut(tmp_path, InputInfo("t", "parquet", ("a",), optional=False))) == 1

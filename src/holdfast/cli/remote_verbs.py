@@ -39,7 +39,7 @@ def submit(
     pipeline: Annotated[
         str | None,
         typer.Option(
-            help="The pipeline, if it is here: files are checked against it before they are sent."
+            help="The pipeline, if it is here: file names are checked before the server is asked."
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the run is DONE.")] = False,

@@ -25,9 +25,14 @@ class InputInfo:
     table: str
     format: str
     columns: tuple[str, ...]
-    """None: its files carry their own."""
+    """Empty: its files carry their own."""
     optional: bool
     """It may stay empty."""
+
+    @property
+    def is_parquet_only(self) -> bool:
+        """Tell whether nothing else is taken: only Parquet carries its own columns."""
+        return self.format == "parquet" and not self.columns
 
 
 @dataclass(frozen=True, slots=True)

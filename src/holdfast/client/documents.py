@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from holdfast._base.files import os_errors, read_pieces, sha256_of
@@ -79,25 +79,51 @@ class Document:
         return SubmissionChanged(path=str(self.path), what="changed while it was being sent")
 
 
-def cut_files(
+def find_files(
     directory: Path,
     tables: Sequence[TableSpec] | None,
     *,
+    ignore_unknown: bool = False,
+    empty: Sequence[str] = (),
+) -> list[tuple[Path, TableSpec]]:
+    """Return the files to send, each with what is known of its table. Reads none of them.
+
+    `tables`: the pipeline's, where it is known; else tables are what the names may mean.
+    `empty`: tables that are known to be allowed to have no file.
+
+    Raises:
+        UsageInvalid: there is no such directory, or its files do not fit the tables.
+    """
+    folder = directory.absolute()
+    if tables is None:
+        files = [path for path in files_below(folder) if path.suffix in _FORMATS]
+        return [(path, _unknown(path.stem, _FORMATS[path.suffix])) for path in files]
+    lenient = [replace(one, optional=one.optional or one.name in empty) for one in tables]
+    found = list_tables(folder, lenient, ignore_unknown=ignore_unknown)
+    for table in lenient:
+        if table.format not in EXTENSIONS and found.get(table.name):
+            raise _binary(table.name)
+    return sorted((path, one) for one in lenient for path in found.get(one.name, ()))
+
+
+def cut_files(
+    directory: Path,
+    found: Sequence[tuple[Path, TableSpec]],
+    *,
     chunk_bytes: int,
     inputs: Sequence[InputInfo] = (),
-    ignore_unknown: bool = False,
 ) -> list[InputFile]:
-    """Read every file of a directory once, and return where each is cut, in order of their paths.
+    """Read every file that was found once, and return where each is cut, in order of their paths.
 
-    `tables`: the pipeline's, where it is known; then names are checked too. Columns are checked by
-    what the server says of its `inputs`: what it would refuse is known before it has a run.
+    Formats and columns are checked by what the server says of its `inputs`: what it would refuse is
+    known before it has a run.
 
     Raises:
         UsageInvalid, HeaderWrong, BadRows, StorageFailed: as `holdfast run` would refuse them.
     """
     folder = directory.absolute()
-    known = _listed(folder, tables, ignore_unknown)
-    specs = _specs(sorted({one.table for one in inputs}))
+    specs = _specs(inputs)
+    _refuse_formats(folder, specs, inputs)
     columns = {one.table: list(one.columns) or None for one in inputs}
 
     def cut(path: Path, table: TableSpec) -> InputFile:
@@ -109,21 +135,22 @@ def cut_files(
         return InputFile(path, relative, table.format, tuple(pieces))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda pair: cut(*pair), known))
+        return list(pool.map(lambda pair: cut(*pair), found))
 
 
-def _listed(
-    folder: Path, tables: Sequence[TableSpec] | None, ignore_unknown: bool
-) -> list[tuple[Path, TableSpec]]:
-    """Return the files to send, each with what is known of its table."""
-    if tables is not None:
-        binary = [table.name for table in tables if table.format not in EXTENSIONS]
-        if binary:
-            raise _binary(binary[0])
-        found = list_tables(folder, tables, ignore_unknown=ignore_unknown)
-        return sorted((path, table) for table in tables for path in found.get(table.name, ()))
-    files = [path for path in files_below(folder) if path.suffix in _FORMATS]
-    return [(path, _unknown(path.stem, _FORMATS[path.suffix])) for path in files]
+def _refuse_formats(folder: Path, specs: Sequence[TableSpec], inputs: Sequence[InputInfo]) -> None:
+    """Refuse files of a format that their table does not take."""
+    takes = {one.table: one for one in inputs}
+    for path in files_below(folder):
+        relative = PurePosixPath(path.relative_to(folder))
+        owner = takes.get(belongs_to(relative, specs) or "")
+        if owner is None:
+            continue
+        if owner.format not in EXTENSIONS:
+            raise _binary(owner.table)
+        if owner.is_parquet_only and _FORMATS[relative.suffix] != "parquet":
+            what = f"{path} is {_FORMATS[relative.suffix]}, and table {owner.table} takes Parquet"
+            raise UsageInvalid(what=f"{what} only", remedy="Write it as Parquet.")
 
 
 def _binary(table: str) -> UsageInvalid:
@@ -135,9 +162,13 @@ def _unknown(name: str, fmt: str) -> TableSpec:
     return TableSpec(name=name, format=fmt, schema="", segment=1, optional=True)
 
 
-def _specs(names: Sequence[str]) -> list[TableSpec]:
-    """Return tables that own their files whatever their format."""
-    return [_unknown(name, fmt) for name in names for fmt in EXTENSIONS]
+def _specs(inputs: Sequence[InputInfo]) -> list[TableSpec]:
+    """Return tables that own their files whatever their format; one of binary files, all of its."""
+    return [
+        _unknown(one.table, fmt)
+        for one in inputs
+        for fmt in (EXTENSIONS if one.format in EXTENSIONS else (one.format,))
+    ]
 
 
 def key_of(files: Sequence[InputFile]) -> str:
@@ -167,7 +198,7 @@ def number(
         UsageInvalid: a file belongs to no table, or a table has no file.
     """
     names = sorted(table.table for table in tables)
-    specs = _specs(names)
+    specs = _specs(tables)
     _refuse_strangers(directory.absolute(), specs, names, ignore_unknown)
     documents: list[Document] = []
     count = dict.fromkeys(names, 0)

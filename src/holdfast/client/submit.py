@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast._base.crashpoint import crashpoint
 from holdfast.client.answers import PipelineInfo, RunInfo, TableInfo
 from holdfast.client.client import Client
-from holdfast.client.documents import Document, cut_files, key_of, number
+from holdfast.client.documents import Document, cut_files, find_files, key_of, number
 from holdfast.config import MIB
 from holdfast.errors import (
     BodyTooLarge,
@@ -89,8 +89,9 @@ class Submitted:
 def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
     """Hand in a directory, or go on with it.
 
-    1. The server says what it takes; every file is read once, checked by that and cut. Crash, or a
-       refusal: nothing happened.
+    1. What can be known here is looked at before the server is asked, which may be away for long.
+       It says what it takes; every file is read once, checked by that and cut. Crash, or a refusal:
+       nothing happened.
     2. The run is created, or found by its key.
     3. What the server lacks is sent, several chunks at a time; each is durable there when it is
        acknowledged. What it has is compared by checksum. Crash: the next process asks again.
@@ -100,14 +101,12 @@ def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
         SubmissionChanged: a file is not what was sent under this key before.
         RunOver: the run ended without results.
     """
+    found = find_files(
+        *(plan.directory, plan.tables), ignore_unknown=plan.ignore_unknown, empty=plan.empty
+    )
     served = client.pipeline()
     _refuse_other(served, plan.pipeline)
-    files = cut_files(
-        *(plan.directory, [table for table in plan.tables or () if not table.produced] or None),
-        chunk_bytes=plan.chunk_bytes,
-        inputs=served.tables,
-        ignore_unknown=plan.ignore_unknown,
-    )
+    files = cut_files(plan.directory, found, chunk_bytes=plan.chunk_bytes, inputs=served.tables)
     documents = number(
         *(plan.directory, files, served.tables),
         ignore_unknown=plan.ignore_unknown,
