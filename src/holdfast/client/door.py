@@ -83,7 +83,8 @@ class Door:
         local = check_url(url, plain_http=plain_http)
         self._url, self._clock, self._patience = url, clock, patience
         self._who, self._stopped = fresh_token(), threading.Event()
-        self._on_wait, self._untold = on_wait, threading.Lock()
+        # A lock for what an Event cannot do: of several threads only one tells.
+        self._on_wait, self._told = on_wait, threading.Lock()
         self._http = httpx.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {check_token(token)}"},
@@ -160,7 +161,7 @@ class Door:
 
     def _tell(self, error: HoldfastError) -> None:
         """Say once that it is being tried again: whoever waits should know for what."""
-        if isinstance(error, ServerUnreachable) and self._untold.acquire(blocking=False):
+        if isinstance(error, ServerUnreachable) and self._told.acquire(blocking=False):
             seconds = round(self._patience.silent_s)
             told = f"{error.url} does not answer ({error.error})"
             self._on_wait(f"{told}: it is tried again for up to {seconds} s")

@@ -90,7 +90,7 @@ class InputShape(BaseModel):
     """What a table takes."""
 
     table: str
-    format: str = Field(description="What its files are by default: csv, json or parquet.")
+    format: str = Field(description="As it is declared: csv, json, parquet or binaryFile.")
     columns: list[str] = Field(description="As they are declared, in order; none: its own.")
     optional: bool = Field(description="It may stay empty.")
 
