@@ -314,9 +314,31 @@ def test_a_refused_document_is_told_with_its_file_and_its_run(
     (run,) = server.runs
     assert f"holdfast cancel {run}" in str(caught.value)
     server.faults.extend([fine, fine, refuse])
-    with pytest.raises(UsageInvalid, match="run the same command") as caught:
+    with pytest.raises(UsageInvalid, match="Keep the file's name, then run the same") as caught:
         handed(server, tmp_path / "in", connections=1, key="k")
-    assert "cancel" not in str(caught.value), "the key would be lost with the run"
+    *_, run = server.runs
+    assert "another number of chunks" in str(caught.value)
+    assert f"holdfast cancel {run}, asked as this was, and give another --key" in str(caught.value)
+
+
+def test_a_file_that_is_split_after_it_was_refused_needs_another_key(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    """What the refusal says: under the old key the other files' chunks have moved."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("sales_a", "sales_b"):
+        (folder / f"{name}.csv").write_text(f"shop,n\n{name},1\n")
+    (folder / "shops.csv").write_text("shop\na\n")
+    handed(server, folder, key="k")
+    (run,) = server.runs.values()
+    del run.chunks["sales", "", 1]
+    run.ends.clear()
+    (folder / "sales_a.csv").rename(folder / "sales_a1.csv")
+    (folder / "sales_a2.csv").write_text("shop,n\nc,1\n")
+    with pytest.raises(SubmissionChanged):
+        handed(server, folder, key="k")
+    assert handed(server, folder, key="l").chunks == 4
 
 
 def test_a_server_that_does_not_answer_is_told_of_once(server: FakeServer, tmp_path: Path) -> None:

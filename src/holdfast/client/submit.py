@@ -277,10 +277,12 @@ def _explained(one: Document, error: CallerError, run: str, *, named: bool) -> H
         case ChunkConflict():
             return _differs(one)
         case DocumentRefused():
+            end = f"holdfast cancel {run}, asked as this was"
             after = (
-                f"Then run the same command: run {run} goes on."
+                f"Keep the file's name, then run the same command: run {run} goes on. If that makes"
+                f" another number of chunks, end the run by {end}, and give another --key."
                 if named
-                else f"Run {run} waits in vain: end it by holdfast cancel {run}, asked as this was."
+                else f"Run {run} waits in vain: end it by {end}."
             )
             return UsageInvalid(
                 what=f"{one.path}: {error.what}", remedy=f"{error.remedy.rstrip('.')}. {after}"
