@@ -48,6 +48,7 @@ from holdfast.errors import (
 )
 from holdfast.queries import verify
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
+from holdfast.store.reasons import REASON_CHARACTERS_MAX
 from holdfast.store.rows import RunState
 
 Work = BatchWork | SeriesWork
@@ -336,6 +337,20 @@ def test_what_will_fail_again_fails_the_run_at_once(tmp_path: Path, error: Excep
         tiny(tmp_path, before=fails)
     assert len(fails.seen) == 1
     assert state_of(tmp_path) == (RunState.FAILED, str(error))
+
+
+def test_a_long_reason_keeps_its_beginning_and_its_remedy(tmp_path: Path) -> None:
+    write_sales(tmp_path)
+    fault = StageInvalid(stage="s", where="here", error="x" * 100_000)
+    with pytest.raises(RunFailed):
+        tiny(tmp_path, before=Fails(fault, 99))
+    _, reason = state_of(tmp_path)
+    assert reason is not None
+    head, tail = reason.split(" ... ")
+    assert str(fault).startswith(head)
+    assert str(fault).endswith(tail)
+    assert "Correct it" in tail
+    assert len(reason) == REASON_CHARACTERS_MAX
 
 
 def test_a_row_that_does_not_fit_is_named_with_its_file(tmp_path: Path) -> None:

@@ -40,12 +40,9 @@ from holdfast.engine.sweep import sweep
 from holdfast.errors import Damaged, HoldfastError, InputChanged, RunFailed, RunStopped
 from holdfast.log.contract import QueueBackend
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
+from holdfast.store.reasons import shortened
 from holdfast.store.references import chunk_of
 from holdfast.store.rows import Chunk, ChunkKind, Commit, File, Plan, RunState, Work, WorkKind
-
-_REASON_CHARACTERS = 2000
-"""Of why a run failed. A stage may raise with a whole document in its words, and clients are told
-the reason with every look at their runs."""
 
 
 class Engine:
@@ -341,7 +338,7 @@ class Engine:
 
     def _fail(self, run_id: RunId, reason: str, cause: HoldfastError | None = None) -> None:
         # Clients read the reason: files of ours are named below the state directory only.
-        reason = reason.replace(f"{self._directory.root}/", "")[:_REASON_CHARACTERS]
+        reason = shortened(reason.replace(f"{self._directory.root}/", ""))
         state = self._state(run_id)
         if state not in TERMINAL:
             to = RunState.FAILED

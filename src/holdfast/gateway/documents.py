@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from holdfast.intake.ddl import column_names
 from holdfast.intake.opening import kind_of
 from holdfast.store.client_rows import ClientRun
 from holdfast.store.contract import Store
+from holdfast.store.reasons import without_places
 from holdfast.store.result_rows import ResultPiece, ResultSeries
 from holdfast.store.rows import Run, RunState, SenderProgress
 
@@ -63,23 +63,13 @@ def run_document(
         "pipeline": run.pipeline,
         "kind": kind_of(found.opening),
         "state": run.state,
-        "error": _without_places(run.error),
+        "error": without_places(run.error),
         "created_ms": run.created_ms,
         "updated_ms": run.updated_ms,
         "segments": run.segments,
         "barriers": barriers,
         "tables": [_table(sender) for sender in progress if sender.table not in produced],
     }
-
-
-_UPLOADED = re.compile(r"blobs/chunks/\w+/(\w+)/\w+/(\d+)-\w+")
-"""Where an uploaded chunk lies, below the state directory: table, ordinal. See
-docs/internals/blobs.md."""
-
-
-def _without_places(error: str | None) -> str | None:
-    """Say which chunk, not where the server keeps it."""
-    return None if error is None else _UPLOADED.sub(r"chunk \2 of table \1", error)
 
 
 def read_document(store: Store, found: ClientRun, spec: PipelineSpec) -> dict[str, Any]:

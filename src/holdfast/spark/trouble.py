@@ -121,8 +121,14 @@ def _user_frame(lines: list[str]) -> str | None:
     for line in lines:
         match = _FRAME.search(line)
         if match and not any(part in match.group(1) for part in _OURS):
-            found = f"{match.group(1)}:{match.group(2)}"
+            found = f"{_shown(Path(match.group(1)))}:{match.group(2)}"
     return found
+
+
+def _shown(path: Path) -> str:
+    """Return a file as clients of a server may read it: from here on, or just its name."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else path.name
 
 
 def _short(error: BaseException) -> str:

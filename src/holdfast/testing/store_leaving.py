@@ -76,8 +76,8 @@ def check_done_tells_of_every_piece_in_order(connect: Connect) -> None:
 
 
 def check_every_end_has_one_notice(connect: Connect) -> None:
-    """FAILED, CANCELLED and ABANDONED are told with their reason and no pieces; a move that does
-    not happen tells nobody; ids differ by run and kind and stay the same.
+    """FAILED, CANCELLED and ABANDONED are told with their reason and no pieces, and no place of the
+    server's; a move that does not happen tells nobody; ids differ by run and kind, and stay.
     """
     store = connect()
     fence = store.take_lease("engine", "owner")
@@ -87,17 +87,18 @@ def check_every_end_has_one_notice(connect: Connect) -> None:
         RunState.CANCELLED: NoticeKind.CANCELLED,
         RunState.ABANDONED: NoticeKind.ABANDONED,
     }
+    why = "blobs/chunks/ab/sales/cd/7-ef is damaged"
     for state in kinds:
         run_id = RunId(f"run-{state}")
         store.create_run(new_run(run_id=run_id))
-        fail = partial(store.move_run, fence, run_id, expected="OPEN", to=state, error="why")
+        fail = partial(store.move_run, fence, run_id, expected="OPEN", to=state, error=why)
         assert fail()
         assert not fail()
     notices = store.list_notices()
     assert [notice.kind for notice in notices] == list(kinds.values())
     bodies = told(store)
     assert [(one["type"], one["error"], one["series"]) for one in bodies] == [
-        (kind, "why", []) for kind in kinds.values()
+        (kind, "chunk 7 of table sales is damaged", []) for kind in kinds.values()
     ]
     assert len({notice.notice_id for notice in notices}) == len(kinds)
 

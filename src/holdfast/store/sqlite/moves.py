@@ -12,6 +12,7 @@ import apsw
 from holdfast._base.ids import RunId, digest
 from holdfast.log.contract import Record
 from holdfast.store.contract import notice_topic
+from holdfast.store.reasons import without_places
 from holdfast.store.result_rows import NOTICE_OF, NoticeKind, ResultSeries
 from holdfast.store.rows import Run, RunState
 from holdfast.store.sqlite.base import canonical, lock_run, row_of
@@ -66,7 +67,7 @@ def _notify(connection: apsw.Connection, run: Run, kind: NoticeKind, *, now_ms: 
             "client": run.client,
             "pipeline": run.pipeline,
             "state": run.state,
-            "error": run.error,
+            "error": without_places(run.error),
             "series": [_reference(run, one) for one in results_of(connection, run)],
         }
     )
