@@ -14,6 +14,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
+DRAINED_S = 10.0
+"""In which a service is over after SIGTERM, as docs/operating.md says."""
+BUSY_S = 2.0
+"""On top, where a part is killed after 9 s or Spark ends with it: other tests load the machine."""
 
 
 def until(what: str, holds: Callable[[], bool], wait_s: float = WAIT_S) -> None:

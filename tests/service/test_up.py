@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 from tests.command import SHOP, Command, QuickCommand
 from tests.service.floor import SMALL, check, make_pipeline, open_state, states
-from tests.service.processes import Process, all_gone, children_of, is_there, until
+from tests.service.processes import (
+    BUSY_S,
+    DRAINED_S,
+    Process,
+    all_gone,
+    children_of,
+    is_there,
+    until,
+)
 
 from holdfast.engine.state import share
 from holdfast.queries import survey
@@ -100,7 +108,7 @@ def test_a_signal_drains_and_nothing_is_left(state: Path, start: Start) -> None:
     below = children_of(up.pid)
     assert len(below) == 2
     up.signal(signal.SIGTERM)
-    assert up.wait(12) == 0, up.text
+    assert up.wait(DRAINED_S) == 0, up.text
     assert all_gone(below)
     assert up.said("engine  | ", "stopped")
     assert up.said("up      | ", "stopped")
@@ -127,7 +135,7 @@ def test_one_that_does_not_end_in_time_is_killed(state: Path, start: Start) -> N
     up = start(engine(state), f"deaf={deaf}time.sleep(600)")
     up.until_said("deaf ", "| deaf")
     up.signal(signal.SIGTERM)
-    assert up.wait(12) == 0, up.text
+    assert up.wait(DRAINED_S + BUSY_S) == 0, up.text
     assert up.said("deaf has not ended: it is killed")
 
 
@@ -141,7 +149,7 @@ def test_what_a_killed_part_leaves_is_gone_too(state: Path, start: Start) -> Non
     below = children_of(up.pid)
     assert len(below) == 3
     up.signal(signal.SIGTERM)
-    assert up.wait(12) == 0, up.text
+    assert up.wait(DRAINED_S + BUSY_S) == 0, up.text
     assert all_gone(below)
 
 
@@ -227,7 +235,7 @@ def test_a_signal_before_anything_is_started_ends_it_as_any_other(tmp_path: Path
         try:
             until("the pipeline is loaded", loaded.exists)
             up.signal(signal.SIGTERM)
-            assert up.wait(10) == 0, up.text
+            assert up.wait(DRAINED_S) == 0, up.text
         finally:
             up.end()
     assert up.text == ""
