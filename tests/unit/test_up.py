@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.command import QuickCommand
 
 from holdfast.cli.up import UpRequest, check_listen, commands_of
 from holdfast.errors import DependencyMissing, UsageInvalid
 
 
-def asked(listen: str = "127.0.0.1:0", **more: str) -> UpRequest:
-    return UpRequest("coffee", Path("state"), listen, insecure_listen=True, **more)
+def asked(listen: str = "127.0.0.1:0") -> UpRequest:
+    return UpRequest("coffee", Path("state"), listen, insecure_listen=True)
 
 
 def test_each_part_gets_its_own_options() -> None:
     """A gateway's and a delivery's; one that was not given is not passed on."""
-    commands = commands_of(asked(metrics_client="ops", producer="requests", amqp="amqp://a@b/"))
+    given = replace(asked(), metrics_client="ops", producer="requests", amqp="amqp://a@b/")
+    commands = commands_of(given)
     assert {"--metrics-client=ops", "--producer=requests"} < set(commands["gateway"])
     assert "--amqp=amqp://a@b/" in commands["delivery"]
-    given = ("--metrics-client", "--producer", "--amqp")
+    names = ("--metrics-client", "--producer", "--amqp")
     others = [*commands["engine"], *(one for part in commands_of(asked()).values() for one in part)]
-    assert [one for one in others if one.startswith(given)] == []
+    assert [one for one in others if one.startswith(names)] == []
+
+
+def test_a_password_on_the_command_line_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    url = "amqp://me:canary@localhost/"
+    told = QuickCommand(tmp_path)("up", "--pipeline", "coffee", "--state", "new", "--amqp", url)
+    told.failed("USAGE_INVALID", "HOLDFAST_AMQP_PASSWORD_FILE", exit_code=2)
+    assert "canary" not in told.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_only_a_taken_address_may_become_free() -> None:
