@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 from tests.crash.workloads import SMALL, make_pipeline
 
+from holdfast._base.files import sha256_of
 from holdfast._base.ids import Ordinal, RunId
 from holdfast.blobs.local import LocalBlobs
 from holdfast.engine.barrier import is_complete
@@ -25,12 +27,13 @@ from holdfast.intake.documents import Documents
 from holdfast.intake.header import names_in
 from holdfast.intake.tables import TableSpec
 from holdfast.intake.upload import put_chunk
-from holdfast.store.rows import Chunk, ChunkKind
+from holdfast.store.rows import Chunk, ChunkKind, NewRun, SenderDecl
 
 DOCUMENTS = Documents.of(make_pipeline().spec().tables, SMALL)
 BINARY = Documents.of(
     (TableSpec("images", "binaryFile", "", 1), TableSpec("rows", "parquet", "", 1)), SMALL
 )
+RUN = RunId("run-1")
 
 
 def chunk(*, table: str = "sales", fmt: str = "csv") -> Chunk:
@@ -141,6 +144,79 @@ def test_parquet_that_lacks_a_declared_column_is_refused(
     with pytest.raises(DocumentRefused, match=f"it has no column {missing}\\.") as caught:
         documents.check(blobs, sent, "sent")
     assert (caught.value.table, caught.value.ordinal) == ("sales", 1)
+
+
+class Undeclared:
+    """A run with a table of no declared columns, that two senders fill."""
+
+    def __init__(self, held: Held, root: Path) -> None:
+        self.root, self.store = root, held.store
+        self.blobs = LocalBlobs(held.directory.blobs)
+        senders = tuple(SenderDecl("rows", sender, 1) for sender in ("", "b"))
+        self.store.create_run(NewRun(RUN, "client", "p", {}, 1, senders, 0))
+
+    def put(self, ordinal: int, columns: Any, *, sender: str = "") -> bool:
+        pq.write_table(pa.table(columns), self.root / "sent.parquet")
+        data = (self.root / "sent.parquet").read_bytes()
+        checksum = sha256_of([data])
+        kind = ChunkKind.BLOB
+        sent = Chunk("rows", sender, Ordinal(ordinal), kind, "", 0, checksum, format="parquet")
+        return put_chunk(
+            *(self.store, self.blobs, RUN, sent, [data]), barrier=is_complete, check=BINARY.check
+        )
+
+
+INTS, TEXTS = pa.array([1, 2]), pa.array(["x", "y"])
+
+
+@pytest.fixture
+def undeclared(tmp_path: Path) -> Iterator[Undeclared]:
+    with hold(tmp_path / "state", SMALL) as held:
+        yield Undeclared(held, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"a": INTS, "bb": TEXTS},
+        {"a": INTS},
+        {"a": INTS, "b": TEXTS, "c": INTS},
+        {"a": INTS.cast(pa.int32()), "b": TEXTS},
+        {"a": INTS, "b": TEXTS.cast(pa.binary())},
+        {"a": INTS.cast(pa.timestamp("us")), "b": TEXTS},
+        {"a": INTS, "b": pa.array([["x"], []])},
+        {"a": INTS, "b": pa.array([{"c": 1}, {"c": 2}])},
+        {f"column_{number}": INTS for number in range(500)},
+    ],
+    ids=["renamed", "less", "more", "narrower", "bytes", "instant", "list", "struct", "many"],
+)
+def test_chunks_of_a_table_without_declared_columns_have_the_same(
+    undeclared: Undeclared, other: dict[str, pa.Array]
+) -> None:
+    """Spark takes the columns of one for those of all: `b` was null where it was called `bb`.
+
+    Whichever came first says what they are, in every sender's chunks, whatever batch they fall in.
+    """
+    assert undeclared.put(2, {"a": INTS, "b": TEXTS})
+    bound, names = undeclared.store.list_chunks(RUN), list(undeclared.blobs.names())
+    for sender in ("", "b"):
+        with pytest.raises(DocumentRefused) as caught:
+            undeclared.put(1, other, sender=sender)
+        assert (caught.value.table, caught.value.ordinal) == ("rows", 1)
+        assert len(str(caught.value)) < 2000
+    assert undeclared.store.list_chunks(RUN) == bound
+    assert list(undeclared.blobs.names()) == names
+    assert undeclared.put(1, {"a": INTS, "b": TEXTS}, sender="b")
+
+
+def test_what_spark_reads_alike_is_alike(undeclared: Undeclared) -> None:
+    """The order of columns, their values, and which may be null are of no matter."""
+    assert undeclared.put(1, {"a": INTS, "b": TEXTS})
+    assert not undeclared.put(1, {"a": INTS, "b": TEXTS})
+    assert undeclared.put(2, {"b": pa.array(["z", None]), "a": INTS})
+    required = pa.schema([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())])
+    assert undeclared.put(3, pa.table({"a": INTS, "b": TEXTS}, required))
+    assert undeclared.put(4, {"a": INTS[:0], "b": TEXTS[:0]})
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from holdfast.gateway.limits import UPLOADS_AT_ONCE
 from holdfast.gateway.models import ChunkShape, refusals
 from holdfast.intake.limits import check_backlog, check_run_chunks
 from holdfast.intake.rules import accept_chunk
-from holdfast.intake.upload import begin_upload, bind_upload, refusal_of
+from holdfast.intake.upload import begin_upload, bind_upload, look_at
 from holdfast.store.client_rows import Client
 from holdfast.store.rows import Chunk, ChunkKind
 
@@ -131,12 +131,12 @@ async def _put(
     with desk.upload(client, UPLOADS_AT_ONCE) as room:
         info = await _receive(desk, run_id, chunk, body, room)
         # Not by the one thread that binds: a footer may take a while.
-        refusal = await desk.look(refusal_of, desk.documents.check, desk.blobs, chunk, info)
+        looked = await desk.look(look_at, desk.documents.check, desk.blobs, chunk, info)
         is_new = await desk.write(
             bind_upload,
             *(desk.store, desk.blobs, run_id, chunk, info),
             barrier=is_complete,
-            refusal=refusal,
+            looked=looked,
         )
     use.stored += info.size
     use.backlog += 0 if look.whole else info.size

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast._base.ids import digest
 from holdfast.blobs.contract import BlobStore
 from holdfast.config import Config
 from holdfast.errors import DocumentRefused, FormatRefused
@@ -25,6 +26,9 @@ FORMATS = ("csv", "json", "parquet")
 _HEAD_BYTES = 1 << 16
 """Read of a document to find its header, and twice as much as the wanted one: every quote in it may
 be doubled. A first line that is longer is wrong, whatever it holds."""
+_KEPT_CHARACTERS = 600
+"""Of a document's columns, with its chunk's row and its reference. More: a small chunk of many
+columns takes more room in the store than its bytes do. Less: a refusal names fewer columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,10 @@ class Documents:
             what = f"chunk {chunk.ordinal} of table {chunk.table} is {chunk.format}"
             raise FormatRefused(what=what, remedy=f"Send {' or '.join(allowed)}.")
 
-    def check(self, blobs: BlobStore, chunk: Chunk, name: str) -> None:
+    def check(self, blobs: BlobStore, chunk: Chunk, name: str) -> str:
         """Refuse a document, as it lies in a blob, that no run could read.
+
+        Returns what all chunks of its table must have alike: the columns, where none are declared.
 
         Raises:
             DocumentRefused: its sender is told why.
@@ -69,19 +75,26 @@ class Documents:
         declared = self._input(chunk.table)
         columns = column_names(declared.schema) if declared and declared.schema else []
         if chunk.format == "parquet":
-            check_footer(
+            kinds = check_footer(
                 Path(blobs.location(name)),
                 chunk,
                 columns,
                 bytes_max=self.unpacked_bytes,
                 rows_max=self.unpacked_rows_max,
             )
-        elif chunk.format == "csv" and columns:
+            return "" if columns else _bounded(kinds)
+        if chunk.format == "csv" and columns:
             _check_csv(blobs, chunk, name, columns)
+        return ""
 
     def _input(self, table: str) -> TableSpec | None:
         inputs = (one for one in self.tables if not one.produced)
         return next((one for one in inputs if one.name == table), None)
+
+
+def _bounded(kinds: str) -> str:
+    """Return columns as they are kept with every chunk: by their hash where they are many."""
+    return kinds if len(kinds) <= _KEPT_CHARACTERS else f"many: {digest(kinds)}"
 
 
 def _check_csv(blobs: BlobStore, chunk: Chunk, name: str, columns: list[str]) -> None:

@@ -39,9 +39,14 @@ _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _M
 )
 _VARINTS = (_I16, _I32, _I64)
 
+_TYPES = ("bool", "int32", "int64", "int96", "float", "double", "bytes", "fixed")
+_REPEATED = 2
+
 # Fields by number, as the format's description has them.
 _FILE_SCHEMA, _FILE_ROWS, _FILE_GROUPS = _FILE_LOOKED_AT = 2, 3, 4
-_ELEMENT_NAME, _ELEMENT_CHILDREN = 4, 5
+_ELEMENT_TYPE, _ELEMENT_REPETITION, _ELEMENT_NAME, _ELEMENT_CHILDREN = 1, 3, 4, 5
+_ELEMENT_FACTS = (2, 5, 6, 7, 8, 10)
+"""Its length, its children, and what it stands for: a date, a text, a decimal of some scale."""
 _GROUP_COLUMNS, _GROUP_BYTES, _GROUP_ROWS = 1, 2, 3
 _COLUMN_FACTS, _FACTS_UNPACKED = 3, 6
 
@@ -53,6 +58,8 @@ class Footer:
     size: int
     rows: int
     columns: tuple[str, ...]
+    kinds: str
+    """The columns with their types, as text: equal for documents that Spark reads alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,10 @@ class Fault:
 
 def check_footer(
     path: Path, chunk: Chunk, columns: Sequence[str], *, bytes_max: int, rows_max: int
-) -> None:
+) -> str:
     """Refuse a chunk that is no Parquet document, lacks a column, or unpacks to too much.
+
+    Returns the columns that it has, with their types, as text.
 
     Raises:
         DocumentRefused: its sender is told why.
@@ -83,6 +92,7 @@ def check_footer(
         raise DocumentRefused(
             table=chunk.table, ordinal=chunk.ordinal, what=fault.what, remedy=fault.remedy
         )
+    return found.kinds if found is not None else ""
 
 
 def footer_fault(found: Footer | None, columns: Sequence[str]) -> Fault | None:
@@ -123,7 +133,8 @@ def parse_footer(footer: bytes) -> Footer | None:
         size = sum(max(_number(group, _GROUP_BYTES), _columns_size(group)) for group in groups)
         grouped = sum(_number(group, _GROUP_ROWS) for group in groups)
         rows = max(_number(found, _FILE_ROWS), grouped)
-        return Footer(size, rows, _columns(found.get(_FILE_SCHEMA, [])))
+        schema = found.get(_FILE_SCHEMA, [])
+        return Footer(size, rows, _columns(schema), _kinds(schema))
     except (IndexError, ValueError):
         return None
 
@@ -144,6 +155,28 @@ def _columns(schema: Any) -> tuple[str, ...]:
             names.append(name.decode())
         nested += _number(element, _ELEMENT_CHILDREN)
     return tuple(names)
+
+
+def _kinds(schema: list[dict[int, Any]]) -> str:
+    """Return all columns and their types. Neither their order matters nor which may be null."""
+    columns: list[list[str]] = []
+    nested = 0
+    for element in schema[1:]:
+        if nested:
+            nested -= 1
+        else:
+            columns.append([])
+        columns[-1].append(_kind(element))
+        nested += _number(element, _ELEMENT_CHILDREN)
+    return ", ".join(sorted(" ".join(parts) for parts in columns))
+
+
+def _kind(element: dict[int, Any]) -> str:
+    name = element.get(_ELEMENT_NAME, b"").decode()
+    plain = _TYPES[_number(element, _ELEMENT_TYPE)] if _ELEMENT_TYPE in element else "group"
+    repeated = " repeated" if element.get(_ELEMENT_REPETITION) == _REPEATED else ""
+    facts = "".join(f" {n}={value}" for n, value in sorted(element.items()) if n in _ELEMENT_FACTS)
+    return f"{name!r} {plain}{repeated}{facts}"
 
 
 def _columns_size(group: dict[int, Any]) -> int:

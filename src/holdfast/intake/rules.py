@@ -6,12 +6,13 @@
 | is there already, the same | acknowledged again, also after completion |
 | is there already, another checksum or count | refused, both values named, the run unchanged |
 | lies beyond the announced count, or END below a received ordinal | refused likewise |
+| has other columns than the table's first chunk, where none are declared | refused likewise |
 | comes for a run that takes nothing more | refused: gone |
 """
 
 from __future__ import annotations
 
-from holdfast.errors import ChunkConflict, EndConflict, RunGone, UsageInvalid
+from holdfast.errors import ChunkConflict, DocumentRefused, EndConflict, RunGone, UsageInvalid
 from holdfast.store.rows import Chunk, ChunkFacts, End, EndFacts, RunState
 
 
@@ -20,6 +21,7 @@ def accept_chunk(chunk: Chunk, facts: ChunkFacts) -> bool:
 
     Raises:
         ChunkConflict: it contradicts what is known.
+        DocumentRefused: its columns are not those of the table's chunks that are there.
         RunGone: the run is swept, or finished and the chunk is new.
         UsageInvalid: the run declares no such sender, or the uploaded blob was condemned.
     """
@@ -40,6 +42,13 @@ def accept_chunk(chunk: Chunk, facts: ChunkFacts) -> bool:
     if facts.condemned:
         what = f"the upload of chunk {chunk.ordinal} of {chunk.table} was swept"
         raise UsageInvalid(what=what, remedy="Upload it again.")
+    if chunk.header and facts.header and chunk.header != facts.header:
+        raise DocumentRefused(
+            table=chunk.table,
+            ordinal=chunk.ordinal,
+            what=f"its columns are {chunk.header}; those of the table's chunks are {facts.header}",
+            remedy="Send the same columns and types in every chunk, or declare the table's schema.",
+        )
     return True
 
 

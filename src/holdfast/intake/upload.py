@@ -7,7 +7,7 @@ acknowledged is durable, and bytes without a row are an orphan that nobody was t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import RunId, digest, fresh_token
@@ -19,9 +19,19 @@ from holdfast.store.rows import Chunk, ChunkKind, End
 
 CHUNKS = "chunks/"
 """The prefix of the names of all uploads."""
-DocumentCheck = Callable[[BlobStore, Chunk, str], None]
+DocumentCheck = Callable[[BlobStore, Chunk, str], str]
 """Looks at the bytes of a chunk that lie under a name; raises a CallerError where they must not be
-bound (`Documents.check`)."""
+bound. Returns what all chunks of the table must have alike (`Documents.check`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look at an upload found before it is bound."""
+
+    header: str = ""
+    """What all chunks of its table must have alike: kept with the chunk."""
+    refusal: CallerError | None = None
+    """What speaks against bytes that are as their sender meant them."""
 
 
 def blob_name(run_id: RunId, chunk: Chunk, upload: str) -> str:
@@ -43,7 +53,7 @@ def put_chunk(
     """Take in one chunk; when this returns, its sender may be told. False: it was there already.
 
     `chunk` names table, sender, ordinal, format and the checksum its sender computed; location
-    and size are filled in here. `check` as in `refusal_of`.
+    and size are filled in here. `check` as in `look_at`.
 
     1. The bytes go to a blob with a fresh upload id. Crash after: an orphan, swept later.
     2. One transaction binds the blob, appends its reference to the run's topic, and looks at the
@@ -62,8 +72,8 @@ def put_chunk(
         info = writer.finish()
     finally:
         writer.abandon()
-    refusal = refusal_of(check, blobs, chunk, info) if check else None
-    return bind_upload(store, blobs, run_id, chunk, info, barrier=barrier, refusal=refusal)
+    looked = look_at(check, blobs, chunk, info) if check else Looked()
+    return bind_upload(store, blobs, run_id, chunk, info, barrier=barrier, looked=looked)
 
 
 def begin_upload(blobs: BlobStore, run_id: RunId, chunk: Chunk) -> BlobWriter:
@@ -71,15 +81,12 @@ def begin_upload(blobs: BlobStore, run_id: RunId, chunk: Chunk) -> BlobWriter:
     return blobs.begin(blob_name(run_id, chunk, fresh_token()))
 
 
-def refusal_of(
-    check: DocumentCheck, blobs: BlobStore, chunk: Chunk, info: BlobInfo
-) -> CallerError | None:
-    """Return what speaks against binding an upload, which nobody else can see yet."""
+def look_at(check: DocumentCheck, blobs: BlobStore, chunk: Chunk, info: BlobInfo) -> Looked:
+    """Look at an upload, which nobody else can see yet."""
     try:
-        check(blobs, chunk, info.name)
+        return Looked(check(blobs, chunk, info.name))
     except CallerError as error:
-        return error
-    return None
+        return Looked(refusal=error)
 
 
 def bind_upload(
@@ -90,19 +97,21 @@ def bind_upload(
     info: BlobInfo,
     *,
     barrier: BarrierRule,
-    refusal: CallerError | None = None,
+    looked: Looked,
 ) -> bool:
-    """Do step 2 of `put_chunk`: bind a finished upload. A blob that is not bound is removed.
-
-    `refusal` speaks against bytes that are as their sender meant them (`refusal_of`).
-    """
+    """Do step 2 of `put_chunk`: bind a finished upload. A blob that is not bound is removed."""
     crashpoint("intake.blob.after")
     try:
         _check_transfer(chunk, info)
-        if refusal is not None:
-            raise refusal
+        if looked.refusal is not None:
+            raise looked.refusal
         stored = replace(
-            chunk, kind=ChunkKind.BLOB, location=info.name, size=info.size, checksum=info.checksum
+            chunk,
+            kind=ChunkKind.BLOB,
+            location=info.name,
+            size=info.size,
+            checksum=info.checksum,
+            header=looked.header,
         )
         accepted = store.bind_chunk(run_id, stored, accept_chunk, barrier)
         crashpoint("intake.chunk.after")

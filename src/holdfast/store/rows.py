@@ -141,7 +141,8 @@ class Chunk:
     `location`: a blob's name (BLOB), an absolute path (RANGE), a batch id (FILES: the files that
     batch wrote for this table). `format` is that of the bytes: csv, json, parquet or binaryFile.
     `start` and `stop` delimit the bytes of a RANGE; `header` is the header line of the file it is
-    cut from; `file_size` and `mtime_ns` are those of the whole file.
+    cut from; of a BLOB whose table declares no columns, those that it has. `file_size` and
+    `mtime_ns` are those of the whole file.
     """
 
     table: str
@@ -195,6 +196,8 @@ class ChunkFacts:
     """The chunk with the same identity, if there is one."""
     condemned: bool
     """The sweeper has condemned the blob that holds the new bytes."""
+    header: str = ""
+    """That of a chunk of the table that is bound, from whichever sender; empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

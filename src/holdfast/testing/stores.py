@@ -208,6 +208,12 @@ def check_a_chunk_is_bound_once(connect: Connect) -> None:
     facts = ChunkFacts(RUN, "OPEN", declared=True, announced=None, stored=None, condemned=False)
     assert seen == [facts, replace(facts, stored=chunk(2))]
     assert references(store) == [chunk(2)]
+    alike = replace(chunk(1), header="columns")
+    other = RunId("other")
+    store.create_run(new_run(SenderDecl("t", "", 1), SenderDecl("t", "b", 1), run_id=other))
+    assert store.bind_chunk(other, alike, watch)
+    assert store.bind_chunk(other, replace(chunk(1, sender="b"), header="columns"), watch)
+    assert [one.header for one in seen[2:]] == ["", "columns"]
     conflict = ChunkConflict("t", "", 2, "other bytes", "a", "b")
 
     def refuse(_: Chunk, __: ChunkFacts) -> bool:

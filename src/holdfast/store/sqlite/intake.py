@@ -51,6 +51,7 @@ from holdfast.store.sqlite.topics import append, know_group, make_topic
 _ONE_CHUNK = f"""
 SELECT {CHUNK_COLUMNS} FROM chunk WHERE run_id = ? AND tbl = ? AND sender = ? AND ordinal = ?
 """  # noqa: S608 - constants only
+_ONE_HEADER = "SELECT header FROM chunk WHERE run_id = ? AND tbl = ? LIMIT 1"
 
 
 def sender_of(
@@ -89,6 +90,12 @@ def _is_condemned(connection: apsw.Connection, chunk: Chunk) -> bool:
     return row_of(connection, sql, chunk.location) is not None
 
 
+def _header_of(connection: apsw.Connection, run_id: RunId, table: str) -> str:
+    """Return the header of one chunk of a table: each was compared with one before it."""
+    row = row_of(connection, _ONE_HEADER, run_id, table)
+    return row[0] if row else ""
+
+
 def chunk_facts(
     connection: apsw.Connection,
     run: Run,
@@ -103,6 +110,7 @@ def chunk_facts(
         announced=known[1] if known else None,
         stored=_stored_chunk(connection, run.run_id, chunk),
         condemned=_is_condemned(connection, chunk),
+        header=_header_of(connection, run.run_id, chunk.table),
     )
 
 
