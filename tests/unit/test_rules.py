@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast._base.ids import Ordinal, RunId
-from holdfast._base.intervals import Intervals
 from holdfast.errors import CallerError, ChunkConflict, EndConflict, RunGone, UsageInvalid
 from holdfast.intake.rules import accept_chunk, accept_end
 from holdfast.store.rows import Chunk, ChunkFacts, ChunkKind, End, EndFacts, RunState
@@ -39,7 +38,7 @@ def end_facts(
     announced: int | None = None,
     received: tuple[int, ...] = (),
 ) -> EndFacts:
-    return EndFacts(RUN, state, declared, announced, Intervals.of(received))
+    return EndFacts(RUN, state, declared, announced, max(received, default=0))
 
 
 @pytest.mark.parametrize("announced", [None, 1, 5])

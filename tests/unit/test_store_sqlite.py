@@ -13,7 +13,7 @@ import pytest
 from tests.unit.disk_tape import Tape
 
 from holdfast._base import crashpoint
-from holdfast._base.ids import Offset
+from holdfast._base.ids import Offset, RunId
 from holdfast.config import DEFAULT
 from holdfast.errors import (
     Damaged,
@@ -26,11 +26,13 @@ from holdfast.errors import (
 )
 from holdfast.log.contract import Record
 from holdfast.store.references import chunk_of, reference_to
+from holdfast.store.rows import ChunkKind, SenderDecl
 from holdfast.store.sqlite import SqliteStore, schema
 from holdfast.store.sqlite.pages import load_checksums
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.expect import run_threads
-from holdfast.testing.store_samples import RUN, Scene, bind, chunk, new_run
+from holdfast.testing.store_leaving import piece
+from holdfast.testing.store_samples import RUN, Scene, bind, chunk, complete, file, new_run
 
 
 @pytest.fixture
@@ -92,6 +94,79 @@ def test_an_older_store_is_brought_up(path: Path, monkeypatch: pytest.MonkeyPatc
             assert database.pragma("user_version") == len(schema.MIGRATIONS)
         assert len(store.list_chunks(RUN)) == 3
         store.close()
+
+
+COUNTED = (
+    "SELECT * FROM sender ORDER BY run_id, position",
+    "SELECT * FROM external_total ORDER BY series",
+)
+TO_VERSION_2 = (
+    "DROP TRIGGER chunk_is_counted",
+    "DROP TRIGGER applied_is_counted",
+    "DROP TRIGGER external_piece_is_counted",
+    "ALTER TABLE sender DROP COLUMN applied_count",
+    "ALTER TABLE sender DROP COLUMN received_count",
+    "ALTER TABLE sender DROP COLUMN stored_bytes",
+    "ALTER TABLE sender DROP COLUMN backlog_bytes",
+    "ALTER TABLE external_total DROP COLUMN received_count",
+    "PRAGMA user_version = 2",
+)
+
+
+def test_a_store_that_counted_nothing_is_counted(path: Path) -> None:
+    """What the triggers counted row by row is what the migration counts of the same rows."""
+    store = SqliteStore.open(path)
+    scene = Scene(store, store.take_lease("engine", "me"))
+    scene.plan("w", chunk(1), chunk(2))
+    scene.commit("w", file("q", "w/q"))
+    range_chunk = replace(chunk(1), kind=ChunkKind.RANGE, size=7)
+    side = SenderDecl("side", "", 1, whole=True)
+    store.create_run(new_run(SenderDecl("t", "", 1), side, run_id=RunId("other")))
+    listing = [range_chunk, replace(range_chunk, table="side")]
+    store.bind_inputs(scene.fence, RunId("other"), listing, [], complete)
+    external = replace(new_run(run_id=RunId("external")), senders=(), producer="p")
+    store.create_run(external)
+    store.move_run(scene.fence, external.run_id, expected="FORWARDING", to="RECEIVING")
+    for ordinal in (0, 2, 1):
+        one = piece(f"series {ordinal > 0}", ordinal)
+        store.bind_piece(scene.fence, external.run_id, one, lambda *_: True, lambda _: False)
+    backlog, found = store.read_backlog(), [counted(store, sql) for sql in COUNTED]
+    assert (backlog, store.read_use("client").stored_bytes) == (17, 30)
+    store.close()
+    raw(path, *TO_VERSION_2)
+    store = SqliteStore.open(path)
+    assert [counted(store, sql) for sql in COUNTED] == found
+    store.bind_chunk(RUN, chunk(4), lambda *_: True)
+    assert store.read_backlog() == backlog + 10
+    store.check()
+    store.close()
+
+
+def counted(store: SqliteStore, sql: str) -> list[dict[str, object]]:
+    with store._database.reading() as connection:
+        cursor = connection.execute(sql)
+        names = [name for name, *_ in cursor.getdescription()]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE sender SET received_count = received_count + 1",
+        "UPDATE sender SET received_count = received_count - 1",
+        "UPDATE sender SET applied_count = 1",
+        "UPDATE sender SET stored_bytes = 1",
+        "UPDATE sender SET backlog_bytes = 1",
+        "DELETE FROM chunk WHERE ordinal = 1",
+    ],
+)
+def test_counts_that_are_not_those_of_the_rows_are_damage(path: Path, statement: str) -> None:
+    raw(path, statement)
+    store = SqliteStore.open(path)
+    with pytest.raises(Damaged) as caught:
+        store.check()
+    assert "table t" in caught.value.what
+    store.close()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 8192, b"garbage" * 4000], ids=len)

@@ -26,7 +26,7 @@ from holdfast.delivery.rules import accept_header, accept_piece, is_whole
 from holdfast.delivery.states import move
 from holdfast.errors import Damaged, DataError, ResultConflict, RunGone, UsageInvalid
 from holdfast.store.contract import Store
-from holdfast.store.result_rows import ExternalFacts, ExternalPiece
+from holdfast.store.result_rows import ExternalPiece
 from holdfast.store.rows import Fence, Run, RunKind, RunState
 
 EXTERNAL = "external/"
@@ -118,23 +118,16 @@ class Receiver:
         )
         # Looked at before the upload, so that a repeated piece is not uploaded again, and one that
         # contradicts another leaves no blob behind. The transaction looks again.
-        if not accept_piece(piece, self._facts(payload)):
+        known = self._store.read_external(payload.run, piece)
+        if known is None:
+            raise RunGone(run=payload.run, state="unknown")
+        if not accept_piece(piece, known.facts):
             return
         if payload.ordinal:
             piece = self._stored(piece, payload)
         crashpoint("external.upload.after")
         self._store.bind_piece(self._fence, payload.run, piece, accept_piece, is_whole)
         crashpoint("external.piece.after")
-
-    def _facts(self, payload: Payload) -> ExternalFacts:
-        known = self._store.read_external(payload.run)
-        if known is None:
-            raise RunGone(run=payload.run, state="unknown")
-        pieces = self._store.list_external_pieces(payload.run)
-        key = payload.series, payload.ordinal
-        stored = next((one for one in pieces if (one.series, one.ordinal) == key), None)
-        facts = known.facts
-        return ExternalFacts(facts.run_id, facts.state, facts.header, facts.progress, stored)
 
     def _stored(self, piece: ExternalPiece, payload: Payload) -> ExternalPiece:
         """Return the piece with its bytes in a blob: uploaded here, or by the producer before."""

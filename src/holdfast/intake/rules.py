@@ -71,9 +71,8 @@ def accept_end(end: End, facts: EndFacts) -> bool:
         raise RunGone(run=facts.run_id, state=facts.state)
     if end.count < 0:
         raise _end_conflict(end, "a count cannot be negative", 0)
-    highest = facts.received.ranges[-1][1] if facts.received.ranges else 0
-    if highest > end.count:
-        raise _end_conflict(end, "a chunk beyond this count was received", highest)
+    if facts.highest > end.count:
+        raise _end_conflict(end, "a chunk beyond this count was received", facts.highest)
     return True
 
 

@@ -132,15 +132,16 @@ class Door:
         def look() -> Intervals:
             state = self._check_owner(client, end.run)
             sender = self._sender(Stream(client, end.run, end.table, end.sender))
+            received = sender.received if sender else Intervals()
             facts = EndFacts(
                 run_id=end.run,
                 state=state,
                 declared=sender is not None,
                 announced=sender.announced if sender else None,
-                received=sender.received if sender else Intervals(),
+                highest=received.ranges[-1][1] if received.ranges else 0,
             )
             accept_end(End(end.table, end.sender, end.count), facts)
-            return Intervals.first(end.count).minus(facts.received)
+            return Intervals.first(end.count).minus(received)
 
         return self.patiently(look)
 

@@ -61,7 +61,8 @@ ChunkRule = Callable[[Chunk, ChunkFacts], bool]
 EndRule = Callable[[End, EndFacts], bool]
 """True: record it. False: it is there already, ack again. Raises a CallerError: refused."""
 BarrierRule = Callable[[Sequence[SenderProgress]], bool]
-"""True: the applied chunks of every sender given are exactly those announced."""
+"""True: the applied chunks of every sender given are exactly those announced. A store need not ask
+before their numbers are equal."""
 
 
 def ingress_topic(run_id: RunId, segment: int) -> str:
@@ -414,8 +415,12 @@ class WatchStore(Protocol):
 class ExternalStore(Protocol):
     """Runs whose results a producer outside sends in."""
 
-    def read_external(self, run_id: RunId) -> ExternalRun | None:
-        """Return an external run; None: there is none, or it is of another kind."""
+    def read_external(
+        self, run_id: RunId, piece: ExternalPiece | None = None
+    ) -> ExternalRun | None:
+        """Return an external run, and in its facts the stored twin of `piece`; None: there is no
+        such run, or it is of another kind.
+        """
 
     def list_external_pieces(self, run_id: RunId) -> list[ExternalPiece]:
         """Return the pieces that were bound, by series and ordinal."""

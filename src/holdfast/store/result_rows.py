@@ -161,7 +161,8 @@ HeaderRule = Callable[[tuple[SeriesDecl, ...], ExternalFacts], bool]
 PieceRule = Callable[[ExternalPiece, ExternalFacts], bool]
 """True: bind it. False: it is there already, ack again. Raises a CallerError: the run fails."""
 CompleteRule = Callable[[ExternalFacts], bool]
-"""True: the header is there, and 1..total without a gap in every series."""
+"""True: the header is there, and 1..total without a gap in every series. A store need not ask
+before their numbers are equal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,8 @@ class EndFacts:
     state: str
     declared: bool
     announced: int | None
-    received: Intervals
+    highest: int
+    """The highest ordinal that is bound; 0: none is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,23 @@
 """The store's contract suite, third part: former owners, and two connections at once.
 
-A transaction is held open where its rule runs: the rule of one connection waits until the other
-connection's call is under way, and sees that it cannot end before this one does. So each pair is
-tried in both orders, and no order depends on luck. A few pairs are also let loose at once.
+A transaction is held open where its rule runs, or where a commit looks at its files: what one
+connection asks waits until the other connection's call is under way, and sees that it cannot end
+before this one does. So each pair is tried in both orders, and no order depends on luck. A few
+pairs are also let loose at once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from holdfast._base.ids import BatchId, Epoch, Offset
 from holdfast.errors import Fenced, RunGone
 from holdfast.log.contract import Record
-from holdfast.store.rows import Commit, End, Fence, Plan, RunState, WorkKind
+from holdfast.store.rows import Commit, End, Fence, File, Plan, RunState, WorkKind
 from holdfast.testing.expect import WAIT_S, error_of, run_threads
 from holdfast.testing.store_samples import (
     RUN,
@@ -35,6 +37,21 @@ HELD_S = 0.05
 Answer = TypeVar("Answer")
 
 
+class _HeldFiles(tuple[File, ...]):
+    """Files that pause whoever looks at them."""
+
+    _pause: Callable[[], None]
+
+    def __new__(cls, files: Iterable[File], pause: Callable[[], None]) -> _HeldFiles:
+        made = super().__new__(cls, files)
+        made._pause = pause
+        return made
+
+    def __iter__(self) -> Iterator[File]:
+        self._pause()
+        return super().__iter__()
+
+
 class Interleaving:
     """Lets a second call begin while a first one is inside its transaction."""
 
@@ -48,18 +65,29 @@ class Interleaving:
 
         def hold(*facts: object) -> Answer:
             answer = rule(*facts)
-            self._inside.set()
-            assert self._begun.wait(WAIT_S), "the second call never began"
-            assert not self._ended.wait(HELD_S), "two transactions were in the same place at once"
+            self.pause()
             return answer
 
         return hold
+
+    def held_commit(self, commit: Commit) -> Commit:
+        """Return the commit of the first call: its files are told once the second call waits.
+
+        Its barrier is no place to wait at: a store need not ask before END was said.
+        """
+        return replace(commit, files=_HeldFiles(commit.files, self.pause))
+
+    def pause(self) -> None:
+        """Wait inside the first call until the second one is known to wait."""
+        self._inside.set()
+        assert self._begun.wait(WAIT_S), "the second call never began"
+        assert not self._ended.wait(HELD_S), "two transactions were in the same place at once"
 
     def run(self, first: Callable[[], object], second: Callable[[], object]) -> None:
         """Run both: the second begins when the first is inside."""
 
         def follow() -> None:
-            assert self._inside.wait(WAIT_S), "the first call never came to its rule"
+            assert self._inside.wait(WAIT_S), "the first call never came to its rule or files"
             self._begun.set()
             try:
                 second()
@@ -91,7 +119,7 @@ def check_end_comes_during_the_last_commit(connect: Connect) -> None:
     scene, outcome = _two_last_steps(connect)
     other, race = connect(), Interleaving()
     race.run(
-        lambda: scene.store.commit_work(scene.fence, outcome, race.held(complete)),
+        lambda: scene.store.commit_work(scene.fence, race.held_commit(outcome), complete),
         lambda: other.record_end(RUN, End("t", "", 1), announce, complete),
     )
     _is_forwarded_once(scene)
@@ -102,7 +130,7 @@ def check_the_last_commit_comes_during_end(connect: Connect) -> None:
     scene, outcome = _two_last_steps(connect)
     other, race = connect(), Interleaving()
     race.run(
-        lambda: other.record_end(RUN, End("t", "", 1), announce, race.held(complete)),
+        lambda: other.record_end(RUN, End("t", "", 1), race.held(announce), complete),
         lambda: scene.store.commit_work(scene.fence, outcome, complete),
     )
     _is_forwarded_once(scene)
@@ -131,7 +159,7 @@ def check_cancel_comes_during_a_commit(connect: Connect) -> None:
     other, race = connect(), Interleaving()
     cancelled: list[bool] = []
     race.run(
-        lambda: scene.store.commit_work(scene.fence, outcome, race.held(complete)),
+        lambda: scene.store.commit_work(scene.fence, race.held_commit(outcome), complete),
         lambda: cancelled.append(
             other.move_run(
                 scene.fence, RUN, expected=RunState.OPEN, to=RunState.CANCELLED, error="asked"
@@ -176,7 +204,7 @@ def check_a_grant_comes_during_a_commit(connect: Connect) -> None:
     other, race = connect(), Interleaving()
     granted: list[Fence] = []
     race.run(
-        lambda: scene.store.commit_work(scene.fence, outcome, race.held(complete)),
+        lambda: scene.store.commit_work(scene.fence, race.held_commit(outcome), complete),
         lambda: granted.append(other.take_lease("engine", "successor")),
     )
     assert granted[0].epoch == scene.fence.epoch + 1

@@ -296,7 +296,7 @@ def check_an_end_is_recorded_once(connect: Connect) -> None:
     assert store.record_end(RUN, End("t", "", 3), watch, complete)
     assert not store.record_end(RUN, End("t", "", 3), watch, complete)
     assert [facts.announced for facts in seen] == [None, 3]
-    assert [facts.received for facts in seen] == [Intervals.first(3)] * 2
+    assert [facts.highest for facts in seen] == [3] * 2
     before = scene.everything()
     error_of(
         InvariantViolated,

@@ -14,6 +14,7 @@ from holdfast._base.sqlite import require_sqlite
 from holdfast.config import DEFAULT, Config
 from holdfast.errors import Damaged, StoreOlder
 from holdfast.store.sqlite import schema
+from holdfast.store.sqlite.base import rows_of
 from holdfast.store.sqlite.clients import ClientPart
 from holdfast.store.sqlite.connection import Database
 from holdfast.store.sqlite.external import ExternalPart
@@ -118,12 +119,16 @@ class SqliteStore(
         with self._database.reading() as connection:
             complaints = [text for (text,) in connection.execute("PRAGMA quick_check")]
             orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
+            miscounted = rows_of(connection, schema.MISCOUNTED)
         if complaints != ["ok"]:
             what = f"the store fails its check ({'; '.join(complaints)})"
             raise Damaged(path=self._database.label, what=what)
         if orphans:
             tables = ", ".join(sorted({str(row[0]) for row in orphans}))
             raise Damaged(path=self._database.label, what=f"rows without their parents: {tables}")
+        if miscounted:
+            names = ", ".join(sorted({f"table {name} of run {run}" for run, name in miscounted}))
+            raise Damaged(path=self._database.label, what=f"counts and rows differ: {names}")
 
     def close(self) -> None:
         """Let go of connections. What was committed stays."""

@@ -114,8 +114,8 @@ class ClientPart(Part):
             [(open_runs,)] = rows_of(connection, _OPEN_RUNS, client)
             [(stored,)] = rows_of(
                 connection,
-                """SELECT COALESCE(SUM(size), 0) FROM run JOIN chunk USING (run_id)
-                   WHERE client = ? AND state <> 'SWEPT' AND chunk.kind = 'blob'""",
+                """SELECT COALESCE(SUM(stored_bytes), 0) FROM run JOIN sender USING (run_id)
+                   WHERE client = ? AND state <> 'SWEPT'""",
                 client,
             )
             sql = "SELECT COUNT(*) FROM token WHERE client = ? AND left_ms IS NOT 0"
@@ -219,7 +219,8 @@ class ClientPart(Part):
                 return None
             known = sender_of(connection, run_id, table=chunk.table, sender=chunk.sender)
             facts = chunk_facts(connection, run, chunk, known)
-            [(chunks,)] = rows_of(connection, "SELECT COUNT(*) FROM chunk WHERE run_id = ?", run_id)
+            sql = "SELECT COALESCE(SUM(received_count), 0) FROM sender WHERE run_id = ?"
+            [(chunks,)] = rows_of(connection, sql, run_id)
         return ChunkLook(facts, known is not None and known[0].whole, chunks)
 
     def cancel_run(self, client: str, run_id: RunId) -> Run | None:

@@ -34,7 +34,7 @@ from holdfast.store.rows import (
     RunState,
     SenderDecl,
 )
-from holdfast.store.sqlite.barrier import look_at_barrier, received_ordinals
+from holdfast.store.sqlite.barrier import highest_ordinal, look_at_barrier
 from holdfast.store.sqlite.base import (
     CHUNK_COLUMNS,
     Part,
@@ -185,7 +185,8 @@ def insert_run(connection: apsw.Connection, run: NewRun) -> bool:
             f"table {declared.table} is of segment {declared.segment} of {run.segments}",
         )
         connection.execute(
-            "INSERT INTO sender VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
+            """INSERT INTO sender (run_id, tbl, sender, position, segment, whole, produced)
+               VALUES (?, ?, ?, ?, ?, ?, ?)""",
             (
                 run.run_id,
                 declared.table,
@@ -273,7 +274,7 @@ class IntakePart(Part):
                 state=run.state,
                 declared=known is not None,
                 announced=known[1] if known else None,
-                received=received_ordinals(connection, run_id, table=end.table, sender=end.sender),
+                highest=highest_ordinal(connection, run_id, table=end.table, sender=end.sender),
             )
             if not rule(end, facts):
                 return False

@@ -53,12 +53,8 @@ SELECT ordinal, final, {FILE_COLUMNS} FROM piece JOIN file USING (work_id, posit
 WHERE run_id = ? AND series = ? ORDER BY ordinal
 """  # noqa: S608 - constants only
 _BACKLOG = """
-SELECT COALESCE(SUM(chunk.size), 0)
-FROM run JOIN sender USING (run_id) JOIN chunk USING (run_id, tbl, sender)
-WHERE run.state = 'OPEN' AND (?1 IS NULL OR client = ?1) AND NOT produced AND NOT EXISTS (
-    SELECT 1 FROM applied WHERE applied.run_id = chunk.run_id AND applied.segment = sender.segment
-    AND applied.tbl = chunk.tbl AND applied.sender = chunk.sender
-    AND applied.ordinal = chunk.ordinal)
+SELECT COALESCE(SUM(backlog_bytes), 0) FROM run JOIN sender USING (run_id)
+WHERE run.state = 'OPEN' AND (?1 IS NULL OR client = ?1) AND NOT produced
 """
 
 

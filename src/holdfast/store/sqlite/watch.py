@@ -27,12 +27,13 @@ from holdfast.store.sqlite.topics import drop_topic
 _ENDED = ", ".join(f"'{state}'" for state in CLOSED_STATES)
 _MARK = f"""
 CASE WHEN run.state IN ({_ENDED}) THEN run.state ELSE run.state
-|| '/' || (SELECT COUNT(*) FROM chunk WHERE chunk.run_id = run.run_id)
+|| '/' || (SELECT COALESCE(SUM(received_count), 0) FROM sender WHERE sender.run_id = run.run_id)
 || '/' || (SELECT COUNT(announced) FROM sender WHERE sender.run_id = run.run_id)
 || '/' || (SELECT COUNT(committed_attempt) FROM work WHERE work.run_id = run.run_id)
 || '/' || (SELECT COUNT(series) FROM external WHERE external.run_id = run.run_id)
 || '/' || (SELECT COUNT(*) FROM external_total WHERE external_total.run_id = run.run_id)
-|| '/' || (SELECT COUNT(*) FROM external_piece WHERE external_piece.run_id = run.run_id)
+|| '/' || (SELECT COALESCE(SUM(received_count), 0) FROM external_total
+    WHERE external_total.run_id = run.run_id)
 END
 """  # noqa: S608 - constants only
 """What happened to a run so far, as text: it changes whenever something does."""
@@ -61,6 +62,10 @@ _ROWS = (
 )
 """What goes with a swept run, children before parents. The run, its senders, its works and its
 notices stay: they are few, and whoever comes late is told that it is gone."""
+_UNCOUNT = """
+UPDATE sender SET received_count = 0, applied_count = 0, stored_bytes = 0, backlog_bytes = 0
+WHERE run_id = ?
+"""
 
 
 def _elapsed(connection: apsw.Connection) -> int:
@@ -132,6 +137,7 @@ class WatchPart(Part):
             for table, condition in _ROWS:
                 sql = f"DELETE FROM {table} WHERE {condition}"  # noqa: S608 - constants only
                 connection.execute(sql, (run_id,))
+            connection.execute(_UNCOUNT, (run_id,))
             connection.execute("DELETE FROM condemned WHERE blob GLOB ? || '*'", (uploads,))
             connection.execute("UPDATE watch SET is_cleared = 1 WHERE run_id = ?", (run_id,))
 
