@@ -93,8 +93,9 @@ class Engine:
         """Do one turn of work: a batch, one that a former process left, or all results.
 
         Returns the bytes it worked on; None: there is nothing to do now. An engine does the turns
-        of one run, and is not used again after an error. `batch_bytes` bounds a batch that is
-        planned now. Raises as `advance`.
+        of one run, and is not used again after an error. `batch_bytes` is given for a short turn,
+        because others wait: it bounds a batch that is planned now, and one result is computed
+        instead of all. Raises as `advance`.
         """
         if self._left is None:
             self._left = self._begin_run(run_id)
@@ -103,7 +104,7 @@ class Engine:
             self._perform(work)
             return sum(chunk.size for chunk in work.plan.chunks)
         if self._state(run_id) in (RunState.FORWARDING, RunState.RECEIVING):
-            return self._compute_series(run_id)
+            return self._compute_series(run_id, one_alone=batch_bytes is not None)
         return None
 
     def _begin_run(self, run_id: RunId) -> deque[Work]:
@@ -245,9 +246,9 @@ class Engine:
             crashpoint("engine.job.after")
         return outcome
 
-    def _compute_series(self, run_id: RunId) -> int:
-        """Compute every result; returns the bytes they are made of. All are planned before the
-        first is committed, so that the last commit knows that it is the last.
+    def _compute_series(self, run_id: RunId, *, one_alone: bool) -> int:
+        """Compute every result that is missing, or one; returns the bytes they are made of. All are
+        planned before the first is committed, so that the last commit knows that it is the last.
         """
         works = [
             self._store.persist_plan(self._fence, self._plan_series(run_id, series))
@@ -255,12 +256,12 @@ class Engine:
         ]
         done = sum(work.committed for work in works)
         self._watch(Event(EventKind.SERIES, run_id, count=len(works), done=done))
-        pending = [work for work in works if not work.committed]
+        pending = [work for work in works if not work.committed][: 1 if one_alone else None]
+        datasets = {name for work in pending for name in self._series(work).datasets}
         for work in pending:
             self._take_up(work)
         while pending:
             pending = self._perform_series(pending)
-        datasets = {name for series in self._spec.series for name in series.datasets}
         return sum(f.size for name in datasets for f in self._store.read_manifest(run_id, name))
 
     def _perform_series(self, works: Sequence[Work]) -> list[Work]:
