@@ -8,6 +8,7 @@ from functools import partial
 from holdfast._base.ids import BatchId, Offset, RunId
 from holdfast._base.intervals import Intervals
 from holdfast.errors import InvariantViolated, RunGone
+from holdfast.store.client_rows import Client, Token
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
 from holdfast.store.rows import (
     ChunkKind,
@@ -311,8 +312,24 @@ def check_ready_runs_have_something_to_do(connect: Connect) -> None:
     assert store.list_ready() == []
 
 
+def check_a_ready_run_has_its_clients_weight(connect: Connect) -> None:
+    """What an operator gave a client is what the engine shares by; a run of no client has 1."""
+    store = connect()
+    scene = Scene.of(store, bound=1)
+    runs = {RunId("run-east"): Client("east"), RunId("run-north"): Client("north", weight=3)}
+    for run_id, client in runs.items():
+        store.add_client(client, Token(f"token of {client.client}", "sum"))
+        store.create_run(replace(new_run(run_id=run_id), client=client.client))
+        store.bind_chunk(run_id, chunk(1, location=f"blob of {run_id}"), bind)
+    weights = [(ready.client, ready.weight) for ready in store.list_ready()]
+    assert weights == [("client", 1), ("east", 1), ("north", 3)]
+    scene.plan("w", chunk(1))
+    assert [ready.weight for ready in connect().list_ready()] == [1, 1, 3]
+
+
 WORK: tuple[Check, ...] = (
     check_ready_runs_have_something_to_do,
+    check_a_ready_run_has_its_clients_weight,
     check_a_plan_moves_the_offset,
     check_a_chunk_is_in_one_plan,
     check_attempts_are_counted_before_they_begin,
