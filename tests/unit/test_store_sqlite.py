@@ -142,6 +142,20 @@ def test_a_store_that_counted_nothing_is_counted(path: Path) -> None:
     store.close()
 
 
+def test_numbers_that_are_equal_pass_no_barrier(path: Path) -> None:
+    """The sets are made of the rows: a number that says that all are applied is not believed."""
+    store = SqliteStore.open(path)
+    scene = Scene(store, store.take_lease("engine", "me"))
+    scene.plan("w", chunk(3))
+    scene.commit("w")
+    raw(path, "UPDATE sender SET applied_count = 3")
+    assert store.read_progress(RUN)[0].applied.ranges == ((1, 3),)
+    assert scene.end(3)
+    assert scene.state() == "OPEN"
+    assert store.read_barriers(RUN) == []
+    store.close()
+
+
 def counted(store: SqliteStore, sql: str) -> list[dict[str, object]]:
     with store._database.reading() as connection:
         cursor = connection.execute(sql)
