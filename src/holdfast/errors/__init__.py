@@ -30,6 +30,7 @@
     |   +-- CallInputChanged         CALL_INPUT_CHANGED
     |   +-- BudgetSpent              BUDGET_SPENT
     |   +-- QueueMismatch            QUEUE_MISMATCH
+    |   +-- ShardsMismatch           SHARDS_MISMATCH
     |   +-- ServerRefused            SERVER_REFUSED
     |   +-- RunOver                  RUN_OVER
     +-- EnvironmentFailed            the machine cannot do it now; run again when it can
@@ -85,6 +86,7 @@ from holdfast.errors.broker import (
     MessageReturned,
     MessageUnroutable,
     QueueMismatch,
+    ShardsMismatch,
 )
 from holdfast.errors.caller import (
     ChunkConflict,
@@ -224,6 +226,7 @@ __all__ = [
     "RunUnknown",
     "ServerRefused",
     "ServerUnreachable",
+    "ShardsMismatch",
     "SparkLost",
     "SparkNotStarted",
     "StageFailed",

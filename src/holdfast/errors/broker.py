@@ -70,6 +70,20 @@ class MessageNacked(EnvironmentFailed):
     message: str
 
 
+class ShardsMismatch(CallerError):
+    """A run is spread over other shards than the router's, or in another order."""
+
+    code: ClassVar[str] = "SHARDS_MISMATCH"
+    template: ClassVar[str] = (
+        "run {run} is spread over the shards {kept}, this router has {given}: its shards would take"
+        " chunks for copies of others. Nothing was forwarded; start it with the shards of the run,"
+        " in that order, or wait until no run goes by them."
+    )
+    run: str
+    kept: str
+    given: str
+
+
 class QueueMismatch(CallerError):
     """A queue or exchange of that name exists with other settings. Nothing was changed."""
 

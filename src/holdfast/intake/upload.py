@@ -138,12 +138,15 @@ def _remove(store: IntakeStore, blobs: BlobStore, name: str) -> None:
         store.forget_condemned(name)
 
 
-def put_end(store: IntakeStore, run_id: RunId, end: End, barrier: BarrierRule) -> bool:
+def put_end(
+    store: IntakeStore, run_id: RunId, end: End, barrier: BarrierRule, *, owed: bool = False
+) -> bool:
     """Take in a sender's END; when this returns, it may be told. False: it was there already.
 
-    It is durable, and the barrier looked at, in one transaction before the ack.
+    It is durable, the barrier looked at, and it is `owed` to shards if it shall be, in one
+    transaction before the ack.
     """
-    accepted = store.record_end(run_id, end, accept_end, barrier)
+    accepted = store.record_end(run_id, end, accept_end, barrier, owed=owed)
     crashpoint("intake.end.after")
     return accepted
 

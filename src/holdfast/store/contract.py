@@ -24,6 +24,7 @@ from typing import Protocol
 from holdfast._base.ids import BatchId, Offset, RunId
 from holdfast.log.contract import Record, StoredRecord
 from holdfast.store.client_contract import ClientStore
+from holdfast.store.forward_contract import ForwardStore
 from holdfast.store.result_rows import (
     CompleteRule,
     ExternalPiece,
@@ -140,8 +141,14 @@ class IntakeStore(Protocol):
         RunGone. Tables that a segment produces count as not declared here.
         """
 
-    def record_end(self, run_id: RunId, end: End, rule: EndRule, barrier: BarrierRule) -> bool:
-        """Record a sender's END, if `rule` says so, and look at the barrier."""
+    def record_end(
+        self, run_id: RunId, end: End, rule: EndRule, barrier: BarrierRule, *, owed: bool = False
+    ) -> bool:
+        """Record a sender's END, if `rule` says so, and look at the barrier.
+
+        With `owed` it is owed to the run's shards (`ForwardStore`) from this transaction on, also
+        if the rule returned False: it may have been recorded by somebody who has no shards.
+        """
 
     def condemn_blob(self, blob: str) -> bool:
         """Condemn a blob that no chunk row binds. False: a row binds it, it must stay."""
@@ -464,6 +471,7 @@ class Store(
     WatchStore,
     ExternalStore,
     ClientStore,
+    ForwardStore,
     Protocol,
 ):
     """All of it, in one place, so that one transaction can span any of it."""

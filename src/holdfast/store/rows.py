@@ -102,6 +102,26 @@ class NewRun:
 
 
 @dataclass(frozen=True, slots=True)
+class SpreadRun:
+    """A run whose chunks are spread over shards, in this order."""
+
+    client: str
+    run_id: RunId
+    shards: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwedEnd:
+    """An END in intake that some shard may not have."""
+
+    client: str
+    run_id: RunId
+    table: str
+    sender: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeptPipeline:
     """The pipeline that a store belongs to."""
 

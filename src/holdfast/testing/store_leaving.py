@@ -18,7 +18,7 @@ from holdfast.store.result_rows import (
     PlaceKind,
     SeriesDecl,
 )
-from holdfast.store.rows import End, Fence, RunKind, RunState, SenderDecl
+from holdfast.store.rows import End, Fence, OwedEnd, RunKind, RunState, SenderDecl, SpreadRun
 from holdfast.testing.expect import error_of
 from holdfast.testing.store_samples import (
     RUN,
@@ -410,6 +410,44 @@ def check_a_dropped_topic_is_gone(connect: Connect) -> None:
     assert (store.topic_bounds(topic, 0), store.list_offsets(topic, 0)) == ((0, 0), {})
 
 
+def check_a_runs_shards_are_kept_once(connect: Connect) -> None:
+    """The first list counts; runs that take chunks or owe an END are listed; a sweep ends it."""
+    store = connect()
+    scene, spread = Scene.of(store), SpreadRun("client", RUN, ("b", "a"))
+    assert store.list_spread_runs() == []
+    assert store.keep_shards(RUN, ("b", "a")) == ("b", "a")
+    assert connect().keep_shards(RUN, ("a",)) == ("b", "a")
+    error_of(RunGone, lambda: store.keep_shards(RunId("nobody"), ("a",)))
+    assert store.list_spread_runs() == [spread]
+    scene.forwarded()
+    assert store.list_spread_runs() == []
+    store.record_end(RUN, End("t", "", 1), lambda *_: False, complete, owed=True)
+    assert store.list_spread_runs() == [spread]
+    store.move_run(scene.fence, RUN, expected="FORWARDING", to="CANCELLED")
+    store.move_run(scene.fence, RUN, expected="CANCELLED", to="SWEPT")
+    assert (store.list_spread_runs(), store.list_owed_ends()) == ([], [])
+    error_of(RunGone, lambda: store.keep_shards(RUN, ("a",)))
+    store.clear_run(scene.fence, RUN, uploads="uploads")
+
+
+def check_an_end_is_owed_until_it_is_forwarded(connect: Connect) -> None:
+    """It is owed from the commit on, whatever becomes of the run, until every shard has it."""
+    store = connect()
+    scene = Scene.of(store, SenderDecl("t", "a", 1), SenderDecl("t", "b", 1))
+    store.keep_shards(RUN, ("s",))
+    scene.end(0, sender="b")
+    assert store.list_owed_ends() == []
+    for _ in range(2):
+        store.record_end(RUN, End("t", "a", 0), announce, complete, owed=True)
+        assert store.list_owed_ends() == [OwedEnd("client", RUN, "t", "a", 0)]
+        assert scene.state() == RunState.FORWARDING
+    store.move_run(scene.fence, RUN, expected="FORWARDING", to="FAILED")
+    assert connect().list_owed_ends() == [OwedEnd("client", RUN, "t", "a", 0)]
+    for _ in range(2):
+        store.record_forwarded(RUN, "t", "a")
+        assert store.list_owed_ends() == []
+
+
 LEAVING: tuple[Check, ...] = (
     check_done_tells_of_every_piece_in_order,
     check_every_end_has_one_notice,
@@ -426,4 +464,6 @@ LEAVING: tuple[Check, ...] = (
     check_a_rule_that_raises_changes_nothing,
     check_a_former_delivery_changes_nothing,
     check_a_dropped_topic_is_gone,
+    check_a_runs_shards_are_kept_once,
+    check_an_end_is_owed_until_it_is_forwarded,
 )

@@ -18,6 +18,7 @@ from holdfast.store.sqlite.base import rows_of
 from holdfast.store.sqlite.clients import ClientPart
 from holdfast.store.sqlite.connection import Database
 from holdfast.store.sqlite.external import ExternalPart
+from holdfast.store.sqlite.forwards import ForwardPart
 from holdfast.store.sqlite.intake import IntakePart
 from holdfast.store.sqlite.leases import LeasePart
 from holdfast.store.sqlite.notices import NoticePart
@@ -46,6 +47,7 @@ class SqliteStore(
     WatchPart,
     ExternalPart,
     ClientPart,
+    ForwardPart,
 ):
     """The root of truth in one file. Safe for threads and for several processes at once.
 

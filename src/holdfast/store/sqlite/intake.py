@@ -46,6 +46,7 @@ from holdfast.store.sqlite.base import (
     require_state,
     row_of,
 )
+from holdfast.store.sqlite.forwards import owe
 from holdfast.store.sqlite.topics import append, know_group, make_topic
 
 _ONE_CHUNK = f"""
@@ -264,7 +265,9 @@ class IntakePart(Part):
                 look_at_barrier(connection, run, declared.segment, barrier, now_ms=now_ms)
         return True
 
-    def record_end(self, run_id: RunId, end: End, rule: EndRule, barrier: BarrierRule) -> bool:
+    def record_end(
+        self, run_id: RunId, end: End, rule: EndRule, barrier: BarrierRule, *, owed: bool = False
+    ) -> bool:
         """Record a sender's END, if `rule` says so, and look at the barrier."""
         with self._database.transaction() as connection:
             run = lock_run(connection, run_id)
@@ -276,7 +279,10 @@ class IntakePart(Part):
                 announced=known[1] if known else None,
                 highest=highest_ordinal(connection, run_id, table=end.table, sender=end.sender),
             )
-            if not rule(end, facts):
+            is_new = rule(end, facts)
+            if owed:
+                owe(connection, run_id, end)
+            if not is_new:
                 return False
             require_state(run, RunState.OPEN)
             segment = _declared(known, end.table).segment

@@ -391,7 +391,22 @@ UNION ALL SELECT run_id, series FROM external_total WHERE received_count <> (
 """
 """Senders and series whose counts are not those of their rows: somebody else wrote to the file."""
 
-MIGRATIONS: tuple[str, ...] = (_RUNS + _WORK + _TOPICS, _CLIENTS + _NOTICES, _COUNTS)
+_FORWARDS = """
+CREATE TABLE run_shards (
+    run_id TEXT PRIMARY KEY REFERENCES run (run_id),
+    shards TEXT NOT NULL CHECK (json_valid(shards))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE owed_end (
+    run_id TEXT NOT NULL REFERENCES run_shards (run_id),
+    tbl TEXT NOT NULL,
+    sender TEXT NOT NULL,
+    PRIMARY KEY (run_id, tbl, sender),
+    FOREIGN KEY (run_id, tbl, sender) REFERENCES sender (run_id, tbl, sender)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_RUNS + _WORK + _TOPICS, _CLIENTS + _NOTICES, _COUNTS, _FORWARDS)
 
 
 def version_of(connection: apsw.Connection) -> int:

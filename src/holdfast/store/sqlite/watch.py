@@ -57,6 +57,8 @@ _ROWS = (
     ("file", "work_id IN (SELECT work_id FROM work WHERE run_id = ?)"),
     ("export", "run_id = ?"),
     ("chunk", "run_id = ?"),
+    ("owed_end", "run_id = ?"),
+    ("run_shards", "run_id = ?"),
     ("external_piece", "run_id = ?"),
     ("external_total", "run_id = ?"),
 )
