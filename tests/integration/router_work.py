@@ -62,10 +62,15 @@ class Place:
             pass
         self.store: Store = SqliteStore.open(StateDirectory(root).store)
 
-    def open_run(self, client: str, senders: Sequence[str] = ("",), *, name: str = "r") -> RunId:
-        """Create a run of one table `sales` with these senders."""
+    def open_run(
+        self, client: str, senders: Sequence[str] = ("",), *, name: str = "r", whole: bool = False
+    ) -> RunId:
+        """Create a run of one table `sales` with these senders.
+
+        A `whole` one passes its barrier by itself: no engine has to apply its chunks.
+        """
         run = RunId(digest("run", client, name))
-        declared = tuple(SenderDecl("sales", sender, 1) for sender in senders)
+        declared = tuple(SenderDecl("sales", sender, 1, whole=whole) for sender in senders)
         self.store.create_run(
             NewRun(run, client, pipe.name, pipe.spec().fingerprint, 1, declared, 0)
         )
@@ -76,6 +81,11 @@ class Place:
 
     def announced(self, run: RunId) -> dict[str, int | None]:
         return {one.sender: one.announced for one in self.store.read_progress(run)}
+
+    def state_of(self, run: RunId) -> str:
+        found = self.store.read_run(run)
+        assert found is not None
+        return found.state
 
     def is_whole(self, run: RunId, count: int) -> bool:
         """Every sender has exactly the chunks 1 to `count`, and its END says so."""

@@ -190,6 +190,111 @@ def test_at_prefetch_minus_one_the_next_end_goes_to_intake(case: Case) -> None:
     shards_have(case, *((run, 1, sender) for sender in senders))
 
 
+def test_killed_after_a_spill_and_after_the_runs_barrier(case: Case) -> None:
+    """The spilled END is acked, its run is no more OPEN, one of two shards has it: nobody but
+    intake can tell the other one.
+    """
+    run = case.place.open_run(case.client, ["held", "spilled"], whole=True)
+    with case.routing("--prefetch", "2", crash="router.end.forwarded:3") as router:
+        case.send(end_of(run, 1, "held"))
+        until(lambda: router.said("END deferred") == 1, "the first is held")
+        case.send(end_of(run, 1, "spilled"))
+        until(lambda: router.said("END acked", sender="spilled") == 1, "the second is spilled")
+        case.send(chunk_of(run, 1, "held"))
+        until(lambda: router.said("END acked", sender="held") == 1, "the first is let go")
+        assert case.place.state_of(run) == "OPEN"
+        case.send(chunk_of(run, 1, "spilled"))
+        until(router.died_by_crash, "it died between the shards of the spilled one")
+    assert case.place.state_of(run) == "FORWARDING"
+    with case.routing("--prefetch", "2") as router:
+        until(lambda: router.said("END forwarded", sender="spilled") == 1, "it is forwarded")
+        until(lambda: not case.place.store.list_owed_ends(), "nothing is owed")
+        assert router.stop() == 0
+    assert case.is_settled()
+    shards_have(case, (run, 1, "held"), (run, 1, "spilled"))
+
+
+def test_killed_when_every_shard_has_a_held_end_before_its_ack(case: Case) -> None:
+    run = case.place.open_run(case.client, whole=True)
+    case.send(chunk_of(run, 1), end_of(run, 1))
+    with case.routing(crash="router.end.recorded:1") as router:
+        until(router.died_by_crash, "it died before the ack")
+    assert case.place.store.list_owed_ends() == []
+    until(lambda: (case.queue.depth() or 0) >= 1, "the END is back")
+    with case.routing() as router:
+        until(lambda: router.said("END acked") == 1, "it is let go")
+        assert router.stop() == 0
+    assert case.is_settled()
+    assert case.place.store.list_owed_ends() == []
+    shards_have(case, (run, 1, ""))
+
+
+def test_one_of_two_routers_dies_for_good_and_the_other_recalls_what_it_spilled(
+    case: Case,
+) -> None:
+    """Both spill; what the dead one spilled and acked reaches the shards by the living one."""
+    senders = [f"s{n}" for n in range(6)]
+    run = case.place.open_run(case.client, senders, whole=True)
+    with case.routing("--prefetch", "2") as doomed, case.routing("--prefetch", "2") as living:
+        doomed.ready()
+        living.ready()
+        case.send(*(end_of(run, 1, sender) for sender in senders))
+        until(lambda: doomed.said("END acked") > 0, "the doomed one spilled and acked")
+        doomed.kill()
+        case.send(*(chunk_of(run, 1, sender) for sender in senders))
+        until(lambda: case.place.is_whole(run, 1), "all is in intake")
+        until(lambda: not case.place.store.list_owed_ends(), "nothing is owed any more")
+        until(lambda: living.said("END recalled") > 0, "by the living one")
+        assert living.stop() == 0
+    assert case.is_settled()
+    shards_have(case, *((run, 1, sender) for sender in senders))
+
+
+def test_a_router_with_other_shards_is_refused(case: Case) -> None:
+    """Another order, one less, none: before it serves, while a run goes by the first list."""
+    run = case.place.open_run(case.client)
+    first, second = (shard.name for shard in case.shards)
+    with case.routing() as router:
+        case.send(chunk_of(run, 1), chunk_of(run, 2))
+        until(lambda: _received(case, run) == 2, "they are in")
+        assert router.stop() == 0
+    swapped = ("--delayed-ack", "--shard", second, "--shard", first)
+    for options in (swapped, swapped[:3], ()):
+        with routing(case.server, case.place, "--client", case.client, *options) as router:
+            assert router.process.wait(60) == 1
+            said = router.log_path.read_text()
+            assert "SHARDS_MISMATCH" in said
+            assert f"{first}, {second}" in said
+            assert router.said("serving") == 0
+    with routing(case.server, case.place, "--client", "another", *swapped) as router:
+        router.ready()
+        assert router.stop() == 0
+    with case.routing() as router:
+        case.send(end_of(run, 2))
+        until(lambda: router.said("END acked") == 1, "the first list goes on")
+        assert router.stop() == 0
+    shards_have(case, (run, 2, ""))
+
+
+def test_a_router_with_other_shards_that_serves_already_ends(case: Case) -> None:
+    """Two start before there is a run; the first to meet it says how it is spread."""
+    first, second = (shard.name for shard in case.shards)
+    swapped = ("--client", case.client, "--delayed-ack", "--shard", second, "--shard", first)
+    with routing(case.server, case.place, *swapped) as router:
+        router.ready()
+        run = case.place.open_run(case.client)
+        assert case.place.store.keep_shards(run, (first, second)) == (first, second)
+        case.send(chunk_of(run, 1), end_of(run, 1))
+        assert router.process.wait(60) == 1
+        assert "SHARDS_MISMATCH" in router.log_path.read_text()
+    assert case.queue.dead_letters() == []
+    with case.routing() as router:
+        until(lambda: router.said("END acked") == 1, "the other one takes both")
+        assert router.stop() == 0
+    assert case.is_settled()
+    shards_have(case, (run, 1, ""))
+
+
 def test_the_broker_times_out_a_held_end_and_it_comes_again(case: Case) -> None:
     """Twice beyond the broker's time-out: dead tags are forgotten, nothing is an attempt."""
     run = case.place.open_run(case.client)

@@ -12,6 +12,7 @@ from holdfast._base.intervals import Intervals
 from holdfast.router.held import (
     Ack,
     Commit,
+    Done,
     Effect,
     Forward,
     HeldEnds,
@@ -37,7 +38,7 @@ def test_an_end_is_held_until_all_is_committed_and_forwarded() -> None:
     assert held.committed(ADA) == (Forward(ADA, 3, 0), Forward(ADA, 3, 1))
     assert held.forwarded(ADA, 1) == ()
     assert held.tags_of("ada") == 1
-    assert held.forwarded(ADA, 0) == (Ack(tag(1)),)
+    assert held.forwarded(ADA, 0) == (Done(ADA), Ack(tag(1)))
     assert held.tags_of("ada") == 0
 
 
@@ -54,7 +55,7 @@ def test_each_senders_end_keeps_its_own_tag() -> None:
     held.receive(south, 1, tag(2), Intervals.of([1]))
     held.progress(south, NONE)
     held.committed(south)
-    assert held.forwarded(south, 0) == (Ack(tag(2)),)
+    assert held.forwarded(south, 0) == (Done(south), Ack(tag(2)))
     assert held.tags_of("ada") == 1
 
 
@@ -65,7 +66,7 @@ def test_the_same_end_again_is_held_too_and_another_count_is_refused() -> None:
     assert held.receive(ADA, 2, tag(3), Intervals.of([1, 2])) == (Refuse(tag(3), 1),)
     held.progress(ADA, NONE)
     held.committed(ADA)
-    assert held.forwarded(ADA, 0) == (Ack(tag(1)), Ack(tag(2)))
+    assert held.forwarded(ADA, 0) == (Done(ADA), Ack(tag(1)), Ack(tag(2)))
     assert held.receive(ADA, 1, tag(4), NONE) == (Ack(tag(4)),)
     assert held.receive(ADA, 9, tag(5), NONE) == (Refuse(tag(5), 1),)
 
@@ -86,7 +87,7 @@ def test_at_prefetch_minus_one_the_next_end_goes_to_intake() -> None:
     assert held.receive(BOB, 1, tag(1, "bob"), Intervals.of([1])) == ()
     # The spilled one is forwarded when it is complete, though nobody holds it.
     assert held.progress(streams[2], NONE) == (Forward(streams[2], 1, 0),)
-    assert held.forwarded(streams[2], 0) == ()
+    assert held.forwarded(streams[2], 0) == (Done(streams[2]),)
     assert streams[2] not in held.streams()
 
 
@@ -112,6 +113,24 @@ def test_ends_that_intake_has_are_taken_up_after_a_restart() -> None:
     assert held.recall(BOB, 0, NONE) == (Forward(BOB, 0, 0),)
 
 
+def test_what_another_router_forwarded_is_forgotten_and_what_is_held_stays() -> None:
+    held = HeldEnds(shards=1, prefetch=3)
+    held.recall(ADA, 2, Intervals.of([2]))
+    held.receive(BOB, 1, tag(1, "bob"), Intervals.of([1]))
+    held.keep({ADA})
+    assert list(held.streams()) == [ADA, BOB]
+    held.keep(())
+    assert list(held.streams()) == [BOB]
+
+
+def test_an_end_that_is_owed_again_after_it_was_forwarded_is_recorded_again() -> None:
+    """A copy of it was spilled by a router that then died."""
+    held = HeldEnds(shards=1, prefetch=3)
+    held.recall(ADA, 0, NONE)
+    held.forwarded(ADA, 0)
+    assert held.recall(ADA, 0, NONE) == (Done(ADA),)
+
+
 class Delayed(RuleBasedStateMachine):
     """A broker, an intake and shards around the machine; it is killed, and channels die.
 
@@ -128,6 +147,7 @@ class Delayed(RuleBasedStateMachine):
         self.out: dict[HeldTag, tuple[Stream, int, int]] = {}
         self.chunks: set[tuple[Stream, int]] = set()
         self.intake: dict[Stream, int] = {}
+        self.owed: set[Stream] = set()
         self.shards: Counter[tuple[Stream, int]] = Counter()
         self.todo: list[Effect] = []
         self.channel, self.number = 1, 0
@@ -169,12 +189,16 @@ class Delayed(RuleBasedStateMachine):
         match effect:
             case Commit(stream, count):
                 self.intake[stream] = count
+                self.owed.add(stream)
                 self.todo += self.held.committed(stream)
             case Forward(stream, count, shard):
                 assert not self.missing(stream), "forwarded before it was complete"
                 assert stream in self.intake, "forwarded before it was committed"
                 self.shards[stream, shard] += 1
                 self.todo += self.held.forwarded(stream, shard)
+            case Done(stream):
+                assert self.is_everywhere(stream)
+                self.owed.discard(stream)
             case Ack(tag):
                 if tag in self.out:  # else the channel died meanwhile, and nobody hears it
                     stream, _, _ = self.out.pop(tag)
@@ -183,8 +207,30 @@ class Delayed(RuleBasedStateMachine):
                 raise AssertionError("all counts are the same")
 
     def may_be_acked(self, stream: Stream) -> bool:
-        everywhere = all(self.shards[stream, shard] for shard in range(self.SHARDS))
-        return stream in self.intake and (everywhere or stream in self.held.streams())
+        return stream in self.intake and (self.is_everywhere(stream) or stream in self.owed)
+
+    def is_everywhere(self, stream: Stream) -> bool:
+        return all(self.shards[stream, shard] for shard in range(self.SHARDS))
+
+    @rule()
+    def recall(self) -> None:
+        self.held.keep(self.owed)
+        for stream in sorted(self.owed):
+            self.todo += self.held.recall(stream, self.COUNTS[stream], self.missing(stream))
+
+    @precondition(lambda self: self.queue)
+    @rule(data=st.data())
+    def another_router_spills_and_dies(self, data: st.DataObject) -> None:
+        stream, count, _ = self.queue.pop(data.draw(st.integers(0, len(self.queue) - 1)))
+        self.intake[stream] = count
+        self.owed.add(stream)
+
+    @precondition(lambda self: any(not self.missing(stream) for stream in self.owed))
+    @rule()
+    def another_router_forwards(self) -> None:
+        stream = min(one for one in self.owed if not self.missing(one))
+        self.shards.update((stream, shard) for shard in range(self.SHARDS))
+        self.owed.discard(stream)
 
     @rule()
     def lose_channel(self) -> None:
@@ -195,12 +241,10 @@ class Delayed(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """A new process: nothing in memory, spilled ENDs are found in intake."""
+        """A new process: nothing in memory, ENDs that are owed are found in intake."""
         self.lose_channel()
         self.todo.clear()
         self.held = HeldEnds(shards=self.SHARDS, prefetch=self.PREFETCH)
-        for stream, count in self.intake.items():
-            self.todo += self.held.recall(stream, count, self.missing(stream))
 
     @invariant()
     def a_place_is_free_or_soon_will_be(self) -> None:
@@ -215,6 +259,7 @@ class Delayed(RuleBasedStateMachine):
         self.chunks = {(s, n) for s, count in self.COUNTS.items() for n in range(1, count + 1)}
         for _ in range(200):
             self.look()
+            self.recall()
             while self.todo:
                 self.act()
             if not self.queue and not self.out and not self.held.streams():
@@ -226,7 +271,7 @@ class Delayed(RuleBasedStateMachine):
                 self.out[tag] = (stream, count, 0)
                 self.todo += self.held.receive(stream, count, tag, self.missing(stream))
         assert (self.queue, self.out, self.held.streams()) == ([], {}, {})
-        assert self.intake == self.COUNTS
+        assert (self.intake, self.owed) == (self.COUNTS, set())
         every = {(s, shard) for s in self.COUNTS for shard in range(self.SHARDS)}
         assert {key for key, times in self.shards.items() if times} == every
 

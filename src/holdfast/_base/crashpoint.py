@@ -84,6 +84,7 @@ POINTS: dict[str, str] = {
     "router.postpone.after": "A copy of a message waits for its next turn; it is not acked.",
     "router.chunk.forwarded": "A chunk is committed and at its shard, it is not acked.",
     "router.end.forwarded": "One shard has an END, other shards may not; it is not acked.",
+    "router.end.recorded": "Every shard has an END, intake owes it no more; it is not acked.",
     "queue.notice.sent": "A client's queue has its notices, it is not recorded that it has.",
     "queue.bury.after": "A dead letter is confirmed, the message it copies is not acked.",
     "store.transaction.before": "A store transaction is complete in memory, not committed.",

@@ -3,13 +3,19 @@
 `HeldEnds` decides; here its decisions are carried out by one thread, in order, and what the world
 answers is told to it. The log says: END received, redelivered, deferred, forwarded, acked.
 
-What a crash leaves: an END that was held comes again, `redelivered`, and what is missing of it is
-read from intake. Between two shards of one forward: it comes again and is forwarded to all of
-them again, under the same name. One that was spilled stands in intake; `recall` takes it up.
+1. An END is committed in intake, which owes it to the shards from the same transaction on. Crash
+   before: it comes again, `redelivered`, and what is missing of it is read from intake.
+2. It is forwarded to each shard. Crash between two: it comes again, or is recalled, and is
+   forwarded to all of them again, under the same name.
+3. Intake records that it owes it no more. Crash before: as above. After: it comes again if it was
+   held, and is forwarded again.
+4. It is acked. One that was spilled was acked after 1: whatever becomes of its router and its run,
+   it is owed, and any router that serves its client recalls it, now and then.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,20 +26,34 @@ from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import RunId
 from holdfast.amqp.broker import Broker
 from holdfast.amqp.contract import Handle, Message, Reject
-from holdfast.errors import EnvironmentFailed, HoldfastError
+from holdfast.errors import EnvironmentFailed, HoldfastError, InvariantViolated, ShardsMismatch
 from holdfast.router.door import Door, conflict
 from holdfast.router.figures import Figures
-from holdfast.router.held import Ack, Commit, Effect, Forward, HeldEnds, HeldTag, Refuse, Stream
+from holdfast.router.held import (
+    Ack,
+    Commit,
+    Done,
+    Effect,
+    Forward,
+    HeldEnds,
+    HeldTag,
+    Refuse,
+    Stream,
+)
 from holdfast.router.messages import ClientChunk, ClientEnd
 from holdfast.router.refusals import Stopped
-from holdfast.router.shards import chunk_for, end_for
+from holdfast.router.shards import chunk_for, end_for, refuse_other_shards
 from holdfast.store.contract import Store
-from holdfast.store.rows import RunState
 from holdfast.worker.messages import encode
 
 Tell = Callable[[str, dict[str, Any]], None]
 LOOK_S = 0.25
 """Between two looks at what is missing: another router may have committed it."""
+RECALL_S = 5.0
+"""Between two looks at what is owed. Shorter: more questions for nothing. Longer: an END of a
+router that died waits longer. One that another router has may come to a shard twice."""
+RUNS_MAX = 10_000
+"""Runs whose shards are known to be ours. More of them open at once: the store is asked again."""
 RETRY_S = 0.5
 """Before a shard that did not take an END is tried again."""
 KIND_CHUNK, KIND_END = "holdfast.chunk", "holdfast.end"
@@ -48,6 +68,7 @@ class DelayedAcks:
         store: Store,
         broker: Broker,
         *,
+        clients: tuple[str, ...],
         shards: tuple[str, ...],
         prefetch: int,
         alert_s: float,
@@ -55,9 +76,14 @@ class DelayedAcks:
         figures: Figures,
         tell: Tell,
     ) -> None:
-        """`shards` are queues, which exist. `alert_s`: how long an END may be held in silence."""
+        """`shards` are queues, which exist. `clients`: whose owed ENDs are recalled; empty: all.
+        `alert_s`: how long an END may be held in silence.
+        """
         self._door, self._store, self._broker, self._shards = door, store, broker, shards
         self._clock, self._figures, self._tell, self._alert_s = clock, figures, tell, alert_s
+        self._clients, self._recalled_s = clients, -math.inf
+        self._known: set[str] = set()
+        self._failure: HoldfastError | None = None
         self._held = HeldEnds(shards=len(shards), prefetch=prefetch)
         self._tags: dict[HeldTag, tuple[Handle, ClientEnd, float]] = {}
         self._overdue: set[HeldTag] = set()
@@ -69,29 +95,29 @@ class DelayedAcks:
         self._thread = threading.Thread(target=self._work, name="held-ends", daemon=True)
 
     def start(self) -> None:
-        """Take up ENDs that stand in intake, and begin."""
-        self.recall()
+        """Begin, with the ENDs that are owed."""
         self._thread.start()
 
-    def recall(self) -> None:
-        """Take up every END that intake has of a run that is open: it may have been spilled."""
-        for run in self._store.list_runs_in(RunState.OPEN):
-            for sender in self._store.read_progress(run.run_id):
-                if sender.announced is None:
-                    continue
-                stream = Stream(run.client, run.run_id, sender.table, sender.sender)
-                missing = self._door.still_missing(stream, sender.announced)
-                with self._guard:
-                    self._effects += self._held.recall(stream, sender.announced, missing)
-        self._wake.set()
+    def failure(self) -> HoldfastError | None:
+        """Return why nothing is forwarded any more; None while it is."""
+        return self._failure
 
     def forward_chunk(self, chunk: ClientChunk) -> None:
         """Send a committed chunk to its shard; returns when it is confirmed there.
 
         A shard that is away is waited for: the chunk stays un-acked, and the queue behind it.
+
+        Raises:
+            Reject: its run is gone.
+            Stopped: it is not forwarded, and comes again.
         """
         if not self._shards:
             return
+        try:
+            self._check_shards(chunk.run)
+        except ShardsMismatch as error:
+            self._failure = error
+            raise Stopped from error
         shard, message = chunk_for(chunk, len(self._shards))
         sent = Message(encode(message), message.message_id, KIND_CHUNK)
         self._door.patiently(lambda: self._broker.publish(self._shards[shard], [sent]))
@@ -169,10 +195,18 @@ class DelayedAcks:
                 return
             except EnvironmentFailed as error:
                 self._tell("waiting", {"error": str(error)})
+            except HoldfastError as error:
+                self._failure = error
+                return
+            except Exception as error:  # ours: ENDs must not stay un-acked with nobody at work
+                what = f"held ENDs: {type(error).__name__}: {error}"
+                self._failure = InvariantViolated(what=what)
+                raise
             self._wake.wait(LOOK_S)
             self._wake.clear()
 
     def _turn(self) -> None:
+        self._recall()
         self._look_at_all()
         again: list[Effect] = []
         while not self._ended.is_set():
@@ -185,6 +219,48 @@ class DelayedAcks:
         if again and not self._ended.wait(RETRY_S):
             with self._guard:
                 self._effects.extend(again)
+
+    def _recall(self) -> None:
+        """Take up every END that is owed, whatever its run's state; forget those that are not."""
+        now_s = self._clock.monotonic_s()
+        if not self._shards or now_s - self._recalled_s < RECALL_S:
+            return
+        owed = {
+            Stream(one.client, one.run_id, one.table, one.sender): one.count
+            for one in self._store.list_owed_ends()
+            if not self._clients or one.client in self._clients
+        }
+        with self._guard:
+            self._held.keep(owed)
+            known = self._held.streams()
+        for stream, count in owed.items():
+            if stream in known:
+                continue
+            try:
+                self._check_shards(stream.run)
+            except Reject:
+                continue  # swept meanwhile
+            missing = self._door.still_missing(stream, count)
+            with self._guard:
+                self._effects += self._held.recall(stream, count, missing)
+            self._tell("END recalled", {**_facts(stream, count), "pending": len(missing)})
+        self._recalled_s = now_s
+
+    def _check_shards(self, run: str) -> None:
+        """Make sure that a run's chunks are numbered by our shards, by whichever router.
+
+        Raises:
+            ShardsMismatch: by others.
+            Reject: the run is gone.
+            Stopped: nobody could be asked.
+        """
+        if run in self._known:
+            return
+        kept = self._door.patiently(lambda: self._store.keep_shards(RunId(run), self._shards))
+        refuse_other_shards(run, kept, self._shards)
+        if len(self._known) >= RUNS_MAX:
+            self._known.clear()
+        self._known.add(run)
 
     def _look_at_all(self) -> None:
         with self._guard:
@@ -217,6 +293,12 @@ class DelayedAcks:
                 return self._commit(stream, count)
             case Forward(stream, count, shard):
                 return self._forward(stream, count, shard)
+            case Done(stream):
+                run = RunId(stream.run)
+                self._door.patiently(
+                    lambda: self._store.record_forwarded(run, stream.table, stream.sender)
+                )
+                crashpoint("router.end.recorded")
             case Ack(tag):
                 self._ack(tag)
             case Refuse(tag, known):
@@ -226,7 +308,9 @@ class DelayedAcks:
     def _commit(self, stream: Stream, count: int) -> bool:
         end = ClientEnd(RunId(stream.run), stream.table, stream.sender, count)
         try:
-            self._door.take_end(stream.client, end)
+            if self._shards:
+                self._check_shards(stream.run)
+            self._door.take_end(stream.client, end, owed=bool(self._shards))
         except Reject as error:
             with self._guard:
                 tags = [self._tags.pop(tag, None) for tag in self._held.refused(stream)]

@@ -112,13 +112,16 @@ class Door:
                 return is_new
         raise AssertionError("the last try raises or returns")
 
-    def take_end(self, client: str, end: ClientEnd) -> bool:
-        """Commit an END, and look at the barrier. False: it was there already. Raises likewise."""
+    def take_end(self, client: str, end: ClientEnd, *, owed: bool = False) -> bool:
+        """Commit an END, and look at the barrier. False: it was there already. Raises likewise.
+
+        `owed`: intake remembers that shards are to hear of it.
+        """
 
         def put() -> bool:
             self._check_owner(client, end.run)
             told = End(end.table, end.sender, end.count)
-            return put_end(self._store, end.run, told, is_complete)
+            return put_end(self._store, end.run, told, is_complete, owed=owed)
 
         return self.patiently(put)
 

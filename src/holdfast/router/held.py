@@ -10,7 +10,7 @@ dies, every END that it held comes again and builds this up anew.
 | comes, and so many are | it is committed in intake and acked at once: "spilled". Else the last free place of the window would be taken, no chunk could come, and nothing would ever complete |
 | comes again on another tag, the same count | that tag is held too, and acked with the first |
 | comes with another count | it is refused |
-| is complete | it is committed, forwarded to each shard, acked: in this order |
+| is complete | it is committed, forwarded to each shard, recorded as forwarded, acked: in this order |
 | dies with its channel | it is forgotten; it comes again, maybe to another router |
 
 Every method returns what is to be done, in order. Whoever does it tells the outcome.
@@ -19,6 +19,7 @@ Every method returns what is to be done, in order. Whoever does it tells the out
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -73,7 +74,13 @@ class Refuse(NamedTuple):
     known: int
 
 
-Effect = Commit | Forward | Ack | Refuse
+class Done(NamedTuple):
+    """Record in intake that every shard has this END: it is owed no more."""
+
+    stream: Stream
+
+
+Effect = Commit | Forward | Done | Ack | Refuse
 
 
 @dataclass(slots=True)
@@ -119,12 +126,22 @@ class HeldEnds:
         return (Commit(stream, held.count),)
 
     def recall(self, stream: Stream, count: int, missing: Intervals) -> tuple[Effect, ...]:
-        """Take up an END that stands in intake: spilled, by a router that may be dead."""
-        if stream in self._held or stream in self._done:
+        """Take up an END that intake says is owed: spilled, by a router that may be dead."""
+        if stream in self._held:
             return ()
+        if stream in self._done:  # a copy of it was committed after it was forwarded
+            return (Done(stream),)
         held = _Held(count, missing, spilled=True, committed=True, waiting=set(range(self._shards)))
         self._held[stream] = held
         return self._advance(stream, held, missing)
+
+    def keep(self, owed: Collection[Stream]) -> None:
+        """Forget what nobody holds and intake does not owe: another router forwarded it, or its
+        run was swept.
+        """
+        for stream, held in list(self._held.items()):
+            if held.committed and not held.tags and stream not in owed:
+                del self._held[stream]
 
     def progress(self, stream: Stream, missing: Intervals) -> tuple[Effect, ...]:
         """Learn which announced ordinals of a stream are still not committed."""
@@ -176,7 +193,8 @@ class HeldEnds:
         self._done[stream] = held.count
         while len(self._done) > DONE_MAX:
             self._done.popitem(last=False)
-        return self._let_go(held)
+        done = (Done(stream),) if self._shards else ()
+        return (*done, *self._let_go(held))
 
     def _let_go(self, held: _Held) -> tuple[Effect, ...]:
         tags, held.tags = held.tags, []
@@ -185,7 +203,7 @@ class HeldEnds:
     def lost(self, link: str, channel: int) -> tuple[Stream, ...]:
         """Forget the tags of a dead channel; returns the streams that are forgotten with them.
 
-        A spilled END has no tag any more and stays: intake has it, nobody will send it again.
+        A spilled END has no tag any more and stays: intake owes it, nobody will send it again.
         """
         gone = []
         for stream, held in list(self._held.items()):

@@ -33,6 +33,7 @@ from holdfast.router.later import later_copy, pause_of, turns_of
 from holdfast.router.messages import ClientChunk
 from holdfast.router.refusals import Postponed, Stopped
 from holdfast.router.room import Room
+from holdfast.router.shards import refuse_other_shards
 
 Tell = Callable[[str, dict[str, Any]], None]
 REFRESH_S = 1.0
@@ -94,6 +95,7 @@ class Router:
         if options.delayed:
             self._delayed = DelayedAcks(
                 *(self._door, store, broker),
+                clients=options.clients,
                 shards=options.shards,
                 prefetch=options.prefetch,
                 alert_s=options.alert_s,
@@ -107,7 +109,11 @@ class Router:
 
         Raises:
             BrokerUnreachable, BrokerRefused, QueueMismatch: it cannot.
+            ShardsMismatch: a run of a client that it serves goes by other shards.
         """
+        for one in self._store.list_spread_runs():
+            if not self._options.clients or one.client in self._options.clients:
+                refuse_other_shards(one.run_id, one.shards, self._options.shards)
         for shard in self._options.shards:
             self._broker.queue(shard)
         if self._delayed is not None:
@@ -134,6 +140,8 @@ class Router:
         for client in [one for one in wanted if one not in self._consumers]:
             self._consumers[client] = self._consume(client)
             self._tell("serving", {"client": client, "queue": client_queue(client)})
+        if self._delayed is not None and (failure := self._delayed.failure()) is not None:
+            raise failure
         for consumer in self._consumers.values():
             if (failure := consumer.failure()) is not None:
                 raise failure

@@ -7,6 +7,7 @@ got none is told so: an END with 0.
 
 from __future__ import annotations
 
+from holdfast.errors import ShardsMismatch
 from holdfast.router.held import Stream
 from holdfast.router.messages import ClientChunk
 from holdfast.worker.messages import Chunk, End
@@ -21,6 +22,20 @@ def place_of(ordinal: int, shards: int) -> tuple[int, int]:
 def own_count(count: int, shard: int, shards: int) -> int:
     """Return how many of the first `count` ordinals are a shard's."""
     return (count - shard + shards - 1) // shards
+
+
+def refuse_other_shards(run: str, kept: tuple[str, ...], given: tuple[str, ...]) -> None:
+    """Refuse to go on with a run whose ordinals were made by other shards, or another order.
+
+    Raises:
+        ShardsMismatch: they were.
+    """
+    if kept != given:
+        raise ShardsMismatch(run=run, kept=_listed(kept), given=_listed(given))
+
+
+def _listed(shards: tuple[str, ...]) -> str:
+    return ", ".join(shards) or "none"
 
 
 def chunk_for(chunk: ClientChunk, shards: int) -> tuple[int, Chunk]:
