@@ -26,6 +26,7 @@ from holdfast.errors import (
     BrokerRefused,
     BrokerUnreachable,
     HoldfastError,
+    InvariantViolated,
     MessageNacked,
     MessageUnroutable,
     QueueMismatch,
@@ -366,6 +367,46 @@ def test_a_confirm_that_never_came_is_not_counted_as_sent(
         assert proxy.lost == 1
     assert queue.depth() == (1 if what == "request" else 2)
     proxy.close()
+
+
+def test_a_connection_that_closes_before_its_channel_is_open_is_replaced(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the library raises RuntimeError: sending and consuming go on."""
+    queue = make_queue(broker)
+    seen: list[bytes] = []
+    closed: list[Any] = []
+    consumer = queue.consume(lambda message: seen.append(message.body))
+    connection = broker.link.connection
+
+    async def closing(deadline: float) -> Any:
+        found = await connection(deadline)
+        if len(closed) < 6:
+            closed.append(found)
+            await found.close()
+        return found
+
+    monkeypatch.setattr(broker.link, "connection", closing)
+    broker.loop.call(broker.link.close())
+    queue.publish(*bodies("a"))
+    until(lambda: b"a" in seen, "it is consumed again")
+    assert len(closed) == 6
+    assert consumer.failure() is None
+    consumer.stop()
+
+
+def test_whatever_ends_a_consumer_is_its_failure(broker: Broker) -> None:
+    def tell(event: str, _: dict[str, Any]) -> None:
+        if event == "lost":
+            raise ValueError("nobody listens")
+
+    queue = make_queue(broker)
+    consumer = queue.consume(lambda _: None, tell=tell)
+    broker.loop.call(broker.link.close())
+    until(lambda: consumer.failure() is not None, "it says so")
+    assert isinstance(consumer.failure(), InvariantViolated)
+    assert "nobody listens" in str(consumer.failure())
+    consumer.stop()
 
 
 def test_a_queue_deleted_under_its_consumer_is_made_again(broker: Broker) -> None:

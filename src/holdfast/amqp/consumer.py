@@ -24,7 +24,7 @@ from aio_pika.exceptions import AMQPError
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast.amqp.contract import Callback, Handle, Message, Reject
-from holdfast.amqp.link import CONNECT_S, Link
+from holdfast.amqp.link import CONNECT_S, LOST, Link, edge
 from holdfast.amqp.loop import LoopThread
 from holdfast.amqp.names import dead_queue
 from holdfast.amqp.topology import ATTEMPTS, CODE, QUEUE, REASON, QueueSpec, attempts_of
@@ -149,13 +149,18 @@ class Consumer:
         """Keep a channel that consumes; make it again when it is lost."""
         while not self._stopping:
             try:
-                await self._consume_once()
+                with edge():
+                    await self._consume_once()
             except (BrokerRefused, QueueMismatch) as error:
                 return self._give_up(error)
+            except LOST as error:
+                self._tell_broken(error)
             except (BrokerUnreachable, MessageUnroutable) as error:
                 if not self._started.done():
                     return self._give_up(error)
                 self._tell("unreachable", {"queue": self._spec.name, "error": str(error)})
+            except Exception as error:  # ours: a queue must not stop unnoticed
+                return self._give_up(self._bug(error))
             await asyncio.sleep(LOST_PAUSE_S)
         return None
 
@@ -185,9 +190,7 @@ class Consumer:
             while not await self._is_over(gone):
                 await self._link.keep_queue(self._spec)
         except BROKEN as error:
-            self._tell(
-                "broken", {"queue": self._spec.name, "error": self._link.address.safe(error)}
-            )
+            self._tell_broken(error)
         finally:
             self.live = 0  # all its tags are dead from here on
             sender.cancel()
@@ -196,6 +199,14 @@ class Consumer:
             if not self._stopping:
                 self._tell("lost", {"queue": self._spec.name})
             self._lost(generation)
+
+    def _tell_broken(self, error: BaseException) -> None:
+        facts = {"queue": self._spec.name, "error": self._link.address.safe(error)}
+        self._tell("broken", facts)
+
+    def _bug(self, error: Exception) -> InvariantViolated:
+        what = f"consumer of {self._spec.name}: {type(error).__name__}: {self._link.address.safe(error)}"
+        return InvariantViolated(what=what)
 
     async def _begin(self, channel: AbstractChannel, underlay: Any, generation: int) -> None:
         await channel.set_qos(prefetch_count=self._prefetch)
@@ -274,8 +285,7 @@ class Consumer:
             try:
                 self._work_on(tag, message, redelivered)
             except Exception as error:  # not the callback's, ours: a queue must not stop unnoticed
-                what = f"consumer of {self._spec.name}: {type(error).__name__}: {error}"
-                self._refusal = InvariantViolated(what=what)
+                self._refusal = self._bug(error)
                 raise
 
     def _work_on(self, tag: Tag, message: Message, redelivered: bool) -> None:

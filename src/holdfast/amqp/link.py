@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import aio_pika
@@ -18,7 +18,6 @@ from aio_pika.abc import AbstractChannel, AbstractConnection
 from aio_pika.exceptions import (
     AMQPError,
     AuthenticationError,
-    ChannelInvalidStateError,
     DeliveryError,
     ProbableAuthenticationError,
     PublishError,
@@ -54,12 +53,30 @@ IN_FLIGHT_MAX = 512
 NO_ROUTE = 312
 PERSISTENT = 2
 T = TypeVar("T")
-_LOST = (AMQPError, ChannelInvalidStateError, ConnectionError, OSError, TimeoutError, EOFError)
-"""What a call on a connection that broke may end with."""
+LOST = (AMQPError, OSError, EOFError)
+"""What a call on a connection that broke may end with, behind `edge`."""
 
 for _name in ("aio_pika", "aiormq"):
     # Errors reach our callers by name; without a handler Python would print them as well.
     logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+@contextmanager
+def edge() -> Iterator[None]:
+    """Raise ConnectionError where the library says otherwise that a connection or channel is gone.
+
+    It raises RuntimeError from one that closed meanwhile, and cancels those that wait on a channel
+    which it closes. Whoever cancels us from outside is obeyed.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise ConnectionError(_said(error)) from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise ConnectionError("the channel was closed") from None
 
 
 class Link:
@@ -90,12 +107,13 @@ class Link:
                 if self._connection is not None and not _is_closed(self._connection):
                     return self._connection
                 try:
-                    self._connection = await aio_pika.connect(
-                        self.address.url, timeout=CONNECT_S, heartbeat=HEARTBEAT_S
-                    )
+                    with edge():
+                        self._connection = await aio_pika.connect(
+                            self.address.url, timeout=CONNECT_S, heartbeat=HEARTBEAT_S
+                        )
                 except (AuthenticationError, ProbableAuthenticationError) as error:
                     raise self._refused(error) from None
-                except _LOST as error:
+                except LOST as error:
                     await self._wait(pause_s, deadline, error)
         raise AssertionError("pauses do not end")
 
@@ -103,10 +121,13 @@ class Link:
         """Return a new channel. With `confirms` it tells the fate of everything published."""
         for pause_s in _pauses():
             try:
-                connection = await self.connection(deadline)
-                channel = connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
-                await asyncio.wait_for(channel.initialize(), CONNECT_S)
-            except _LOST as error:
+                with edge():
+                    connection = await self.connection(deadline)
+                    channel = connection.channel(
+                        publisher_confirms=confirms, on_return_raises=confirms
+                    )
+                    await asyncio.wait_for(channel.initialize(), CONNECT_S)
+            except LOST as error:
                 await self._wait(pause_s, deadline, error)
             else:
                 return channel
@@ -138,9 +159,10 @@ class Link:
         for tried, pause_s in enumerate(_pauses()):
             try:
                 wait_s = CONFIRM_S * 2**tried
-                await self._publish_once(exchange, key, message, deadline, wait_s=wait_s)
+                with edge():
+                    await self._publish_once(exchange, key, message, deadline, wait_s=wait_s)
                 return
-            except _LOST as error:
+            except LOST as error:
                 refusal = self._refusal(exchange, key, message, error)
                 is_over = self._clock.monotonic_s() + pause_s > deadline
                 # A queue whose leader is being elected does not take it now; soon it may.
@@ -197,18 +219,12 @@ class Link:
         except TimeoutError:
             await self._drop(channel)
             raise
-        except asyncio.CancelledError:
-            # The library also cancels those that wait on a channel which it closes.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise ConnectionError("the channel was closed") from None
 
     async def _drop(self, channel: AbstractChannel) -> None:
         """Give a channel up that does not answer. Whoever waits on it sends again on another."""
         if self._publishing is channel:
             self._publishing = None
-        with suppress(*_LOST, asyncio.CancelledError):
+        with suppress(*LOST, RuntimeError, asyncio.CancelledError):
             await asyncio.wait_for(channel.close(), CONNECT_S)
 
     def _refusal(
@@ -297,18 +313,6 @@ class Link:
             return None
         return found.declaration_result.message_count or 0
 
-    async def get(self, queue: str) -> tuple[AbstractChannel, Any] | None:
-        """Take one message out of a queue, un-acked on a channel of its own; None if it is empty.
-
-        Whoever closes the channel without an ack gives the message back.
-        """
-        channel = await self.open_channel(self.deadline(), confirms=False)
-        found = await (await channel.get_queue(queue, ensure=False)).get(fail=False)
-        if found is None:
-            await channel.close()
-            return None
-        return channel, found
-
     async def _asked(
         self,
         name: str,
@@ -325,14 +329,15 @@ class Link:
         for pause_s in _pauses():
             channel = await self.open_channel(deadline, confirms=False)
             try:
-                async with asyncio.timeout(CONNECT_S):
-                    return await question(channel)
-            except _LOST as error:
+                with edge():
+                    async with asyncio.timeout(CONNECT_S):
+                        return await question(channel)
+            except LOST as error:
                 if (refusal := self._answer_no(name, error)) is not None:
                     raise refusal from None
                 await self._wait(pause_s, deadline, error)
             finally:
-                with suppress(*_LOST, asyncio.CancelledError):
+                with suppress(*LOST, RuntimeError, asyncio.CancelledError):
                     await asyncio.wait_for(channel.close(), CONNECT_S)
         raise AssertionError("pauses do not end")
 
@@ -361,7 +366,7 @@ class Link:
     async def close(self) -> None:
         """Hang up. What consumers hold un-acked goes back to its queues."""
         if self._connection is not None:
-            with suppress(*_LOST, asyncio.CancelledError):
+            with suppress(*LOST, RuntimeError, asyncio.CancelledError):
                 await asyncio.wait_for(self._connection.close(), CONNECT_S)
 
 
