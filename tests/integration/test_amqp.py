@@ -428,6 +428,41 @@ def _sends(queue: Queue, text: str) -> bool:
     return True
 
 
+def test_a_queue_that_is_made_again_has_its_bindings(server: RabbitServer, broker: Broker) -> None:
+    """Its exchange too: else what is sent there is confirmed by other queues, and misses it."""
+    exchange = broker.exchange(f"x-{fresh_token()}", "fanout")
+    queue, other = make_queue(broker), make_queue(broker)
+    exchange.bind(queue, "")
+    exchange.bind(other, "")
+    seen: list[bytes] = []
+    made: list[str] = []
+    consumer = queue.consume(
+        lambda message: seen.append(message.body), tell=lambda event, _: made.append(event)
+    )
+    with Broker(server.url()) as stranger:
+        stranger.delete(queue.name)
+        until(lambda: "consuming again" in made, "it is made again")
+        exchange.publish("", *bodies("a"))
+        until(lambda: seen == [b"a"], "it is bound again")
+        stranger.loop.call(_delete_exchange(stranger, exchange.name))
+        stranger.delete(queue.name)
+        until(lambda: made.count("consuming again") == 2, "it is made once more")
+        exchange.publish("", *bodies("b"))
+        until(lambda: seen == [b"a", b"b"], "the exchange too")
+    consumer.stop()
+    queue.delete()
+    assert broker.queue(queue.spec).depth() == 0
+    exchange.bind(other, "")
+    exchange.publish("", *bodies("c"))
+    assert queue.depth() == 0, "a binding goes with its queue if we delete it"
+
+
+async def _delete_exchange(broker: Broker, name: str) -> None:
+    channel = await broker.link.open_channel(broker.link.deadline(), confirms=False)
+    await channel.exchange_delete(name)
+    await channel.close()
+
+
 def test_dead_letters_whose_queue_was_deleted_are_not_lost(broker: Broker) -> None:
     queue = make_queue(broker)
     broker.loop.call(broker.link.delete(dead_queue(queue.name)))

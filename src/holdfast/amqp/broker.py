@@ -243,7 +243,10 @@ class Exchange:
         self._broker, self.name = broker, name
 
     def bind(self, queue: Queue, key: str) -> None:
-        """Let this queue get messages with this key."""
+        """Let this queue get messages with this key.
+
+        A consumer of this broker that finds its queue deleted makes it again with this.
+        """
         self._broker.loop.call(self._broker.link.bind(self.name, queue.name, key))
 
     def publish(self, key: str, *messages: Message) -> None:

@@ -205,8 +205,8 @@ class Consumer:
         self._tell("broken", facts)
 
     def _bug(self, error: Exception) -> InvariantViolated:
-        what = f"consumer of {self._spec.name}: {type(error).__name__}: {self._link.address.safe(error)}"
-        return InvariantViolated(what=what)
+        said = self._link.address.safe(f"{type(error).__name__}: {error}")
+        return InvariantViolated(what=f"consumer of {self._spec.name}: {said}")
 
     async def _begin(self, channel: AbstractChannel, underlay: Any, generation: int) -> None:
         await channel.set_qos(prefetch_count=self._prefetch)

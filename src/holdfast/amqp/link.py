@@ -90,6 +90,8 @@ class Link:
         self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
         self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._flying: dict[str, asyncio.Event | None] = {}
+        self._kinds: dict[str, str] = {}
+        self._bindings: dict[str, dict[tuple[str, str], None]] = {}
 
     def deadline(self) -> float:
         """Return until when a call that begins now goes on trying."""
@@ -248,7 +250,10 @@ class Link:
         return None
 
     async def declare_queue(self, spec: QueueSpec, deadline: float | None = None) -> None:
-        """Make sure that a queue and its two neighbours are there.
+        """Make sure that a queue and its two neighbours are there, bound as this link bound it.
+
+        One that somebody deleted is else made again without its bindings: what is sent to their
+        exchanges is confirmed by other queues, and misses it.
 
         Raises:
             QueueMismatch: one exists with other settings.
@@ -258,6 +263,10 @@ class Link:
         async def declare(channel: AbstractChannel) -> None:
             for name, arguments in declarations(spec, await self._version()).items():
                 await channel.declare_queue(name, durable=True, arguments=arguments)
+            for exchange, key in tuple(self._bindings.get(spec.name, ())):
+                if exchange in self._kinds:
+                    await _declare_exchange(channel, exchange, self._kinds[exchange])
+                await _tie(channel, exchange, spec.name, key)
 
         await self._asked(spec.name, declare, deadline)
 
@@ -285,19 +294,18 @@ class Link:
 
     async def declare_exchange(self, name: str, kind: str) -> None:
         """Make sure that a durable exchange is there. Raises as `declare_queue`."""
-        await self._asked(name, lambda ch: ch.declare_exchange(name, type=kind, durable=True))
+        await self._asked(name, lambda channel: _declare_exchange(channel, name, kind))
+        self._kinds[name] = kind
 
     async def bind(self, exchange: str, queue: str, key: str) -> None:
-        """Let an exchange pass messages with this key on to a queue."""
-
-        async def tie(channel: AbstractChannel) -> None:
-            underlay = await channel.get_underlay_channel()
-            await underlay.queue_bind(queue, exchange=exchange, routing_key=key)
-
-        await self._asked(exchange, tie)
+        """Let an exchange pass messages with this key on to a queue; also when it is made again."""
+        await self._asked(exchange, lambda channel: _tie(channel, exchange, queue, key))
+        self._bindings.setdefault(queue, {})[exchange, key] = None
 
     async def delete(self, *queues: str) -> None:
         """Delete queues with all that is in them. One that is not there is no error."""
+        for queue in queues:
+            self._bindings.pop(queue, None)
 
         async def remove(channel: AbstractChannel) -> None:
             for queue in queues:
@@ -368,6 +376,15 @@ class Link:
         if self._connection is not None:
             with suppress(*LOST, RuntimeError, asyncio.CancelledError):
                 await asyncio.wait_for(self._connection.close(), CONNECT_S)
+
+
+async def _declare_exchange(channel: AbstractChannel, name: str, kind: str) -> None:
+    await channel.declare_exchange(name, type=kind, durable=True)
+
+
+async def _tie(channel: AbstractChannel, exchange: str, queue: str, key: str) -> None:
+    underlay = await channel.get_underlay_channel()
+    await underlay.queue_bind(queue, exchange=exchange, routing_key=key)
 
 
 def _pauses() -> Any:
