@@ -19,8 +19,8 @@ from tests.tcp_proxy import Proxy
 
 from holdfast._base.ids import fresh_token
 from holdfast.amqp.broker import Broker, Queue
-from holdfast.amqp.contract import Handle, Message, Reject
-from holdfast.amqp.names import dead_queue
+from holdfast.amqp.contract import Callback, Handle, Message, Reject
+from holdfast.amqp.names import dead_queue, subscriber_queue
 from holdfast.amqp.topology import QueueSpec
 from holdfast.errors import (
     BrokerRefused,
@@ -426,6 +426,39 @@ def _sends(queue: Queue, text: str) -> bool:
     except MessageUnroutable:
         return False
     return True
+
+
+def test_an_exchange_is_consumed_like_a_queue(broker: Broker) -> None:
+    """Each name gets a copy, also of what was sent while nobody consumed; the contract is one."""
+    exchange = broker.exchange(f"x.{fresh_token()}", "topic")
+    seen: list[tuple[str, bytes]] = []
+
+    def work(name: str) -> Callback:
+        def take(message: Message, redelivered: bool, handle: Handle) -> bool | None:
+            if message.body == b"never":
+                raise Reject("it is no order")
+            seen.append((name, message.body))
+            return None
+
+        return take
+
+    ada = exchange.consume(work("ada"), name="ada", key="orders.*")
+    bob = exchange.consume(work("bob"), name="bob", key="orders.#")
+    exchange.publish("orders.new", *bodies("a"))
+    exchange.publish("orders.new.late", *bodies("b"))
+    until(lambda: len(seen) == 3, "each got what it asked for")
+    assert sorted(seen) == [("ada", b"a"), ("bob", b"a"), ("bob", b"b")]
+    ada.stop()
+    exchange.publish("orders.new", *bodies("c", "never"))
+    until(lambda: ("bob", b"c") in seen, "bob goes on")
+    assert ("ada", b"c") not in seen
+    ada = exchange.consume(work("ada"), name="ada", key="orders.*")
+    until(lambda: ("ada", b"c") in seen, "it waited for ada")
+    letters = [broker.queue(subscriber_queue(exchange.name, name)) for name in ("ada", "bob")]
+    until(lambda: all(queue.dead_letters() for queue in letters), "each has its dead letter")
+    ada.stop()
+    bob.stop()
+    assert [queue.depth() for queue in letters] == [0, 0]
 
 
 def test_a_queue_that_is_made_again_has_its_bindings(server: RabbitServer, broker: Broker) -> None:

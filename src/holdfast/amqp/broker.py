@@ -33,7 +33,7 @@ except ModuleNotFoundError as missing:
 from holdfast.amqp.address import Address, address_of
 from holdfast.amqp.contract import PREFETCH, Callback, DeadLetter, Message
 from holdfast.amqp.loop import LoopThread
-from holdfast.amqp.names import dead_queue, retry_queue
+from holdfast.amqp.names import dead_queue, retry_queue, subscriber_queue
 from holdfast.amqp.topology import ATTEMPTS, CODE, QUEUE, REASON, QueueSpec
 
 PATIENCE_S = 30.0
@@ -248,6 +248,25 @@ class Exchange:
         A consumer of this broker that finds its queue deleted makes it again with this.
         """
         self._broker.loop.call(self._broker.link.bind(self.name, queue.name, key))
+
+    def consume(
+        self,
+        callback: Callback,
+        *,
+        name: str,
+        key: str = "",
+        prefetch: int = PREFETCH,
+        threads: int = 1,
+    ) -> Consumer:
+        """Hand copies of what is sent with this key to `callback`, as `Queue.consume` does.
+
+        They wait in a queue of their own, `<exchange>.<name>.in`, from the first call on, also
+        while nobody consumes. Consumers of one name share it; those of another have their own.
+        Called again with another key, it gets both. Raises as there.
+        """
+        queue = self._broker.queue(subscriber_queue(self.name, name))
+        self.bind(queue, key)
+        return queue.consume(callback, prefetch=prefetch, threads=threads)
 
     def publish(self, key: str, *messages: Message) -> None:
         """Send with a key; returns when all are confirmed. Raises as `Broker.publish`."""

@@ -31,6 +31,11 @@ def notice_queue(client: str) -> str:
     return f"clients.{_checked('client', client)}.notices"
 
 
+def subscriber_queue(exchange: str, name: str) -> str:
+    """Return the queue on which one subscriber of an exchange has its copies."""
+    return f"{exchange}.{_checked('subscriber', name)}.in"
+
+
 def retry_queue(queue: str) -> str:
     """Return where a message waits between two attempts."""
     return f"{queue}.retry"
