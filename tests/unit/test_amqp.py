@@ -14,6 +14,7 @@ from holdfast.amqp.consumer import three_arguments
 from holdfast.amqp.contract import Message
 from holdfast.amqp.names import client_queue, dead_queue, notice_queue, retry_queue
 from holdfast.amqp.topology import (
+    CARRIED,
     QueueSpec,
     attempts_of,
     declarations,
@@ -122,6 +123,7 @@ def test_only_rejections_by_this_queue_count_as_attempts() -> None:
 def test_a_forged_count_does_not_raise(value: Any) -> None:
     assert attempts_of("q", {"x-death": value}) == 0
     assert attempts_of("q", {"x-death": [{"queue": value, "count": value}]}) == 0
+    assert 0 <= attempts_of("q", {CARRIED: value}) < 1 << 31
 
 
 def test_a_callback_takes_the_message_alone_or_all_three() -> None:

@@ -27,7 +27,7 @@ from holdfast.amqp.contract import Callback, Handle, Message, Reject
 from holdfast.amqp.link import CONNECT_S, LOST, Link, edge
 from holdfast.amqp.loop import LoopThread
 from holdfast.amqp.names import dead_queue
-from holdfast.amqp.topology import ATTEMPTS, CODE, QUEUE, REASON, QueueSpec, attempts_of
+from holdfast.amqp.topology import ATTEMPTS, CARRIED, CODE, QUEUE, REASON, QueueSpec, attempts_of
 from holdfast.errors import (
     BrokerRefused,
     BrokerUnreachable,
@@ -316,7 +316,8 @@ class Consumer:
         2. The ack.
         """
         attempts = attempts_of(self._spec.name, message.headers) + 1
-        headers = {name: value for name, value in message.headers.items() if name != "x-death"}
+        counts = ("x-death", CARRIED)  # whoever sends it again begins anew
+        headers = {name: value for name, value in message.headers.items() if name not in counts}
         headers |= {REASON: reason[:REASON_CHARACTERS_MAX], CODE: code}
         headers |= {QUEUE: self._spec.name, ATTEMPTS: attempts}
         letter = Message(message.body, message.message_id, message.kind, headers)

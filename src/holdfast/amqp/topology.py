@@ -23,6 +23,8 @@ RETRY_DELAY_S = 1.0
 """Between two attempts. Shorter: a fault of seconds uses them up. Longer: others go first."""
 EXPIRY_MARGIN_S = 24 * 3600.0
 """How much later than abandonment an unused queue vanishes: whoever abandons deletes it first."""
+_ATTEMPTS_KNOWN = 1_000_000
+"""Counts are bounded by it: a sender may forge one that is too large for a header."""
 UNLIMITED_SINCE = (4, 0)
 """Since this version the broker drops what it delivered 20 times, unless told not to."""
 
@@ -30,6 +32,9 @@ REASON, CODE, QUEUE, ATTEMPTS = (
     *("holdfast-reason", "holdfast-code", "holdfast-queue", "holdfast-attempts"),
 )
 """Headers of a dead letter."""
+CARRIED = "holdfast-carried"
+"""Attempts at a message that came before it was copied: the broker counts anew with each copy. A
+sender may set it, and has its own message buried earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +96,19 @@ def version_of(properties: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def attempts_of(queue: str, headers: Mapping[str, Any]) -> int:
-    """Return how many attempts at a message of `queue` raised, as the broker counted them."""
-    deaths = headers.get("x-death")
-    if not isinstance(deaths, list):
-        return 0
-    return sum(
+    """Return how many attempts at a message of `queue` raised, as the broker counted them, and
+    those at what it is a copy of.
+    """
+    told, deaths = headers.get(CARRIED), headers.get("x-death")
+    carried = told if isinstance(told, int) else 0
+    counted = sum(
         count
-        for death in deaths
+        for death in (deaths if isinstance(deaths, list) else ())
         if isinstance(death, dict)
         and (_text(death.get("queue")), _text(death.get("reason"))) == (queue, "rejected")
         and isinstance(count := death.get("count"), int)
     )
+    return min(max(carried + counted, 0), _ATTEMPTS_KNOWN)
 
 
 def _text(value: object) -> str:

@@ -8,6 +8,7 @@ router knows it.
 from __future__ import annotations
 
 from holdfast.amqp.contract import Message
+from holdfast.amqp.topology import CARRIED, attempts_of
 
 TURNS = "holdfast-postponed"
 """The header that counts turns. A client may set it, and slows nobody down but itself."""
@@ -29,11 +30,14 @@ def pause_of(turns: int) -> float:
     return min(PAUSE_S * 2.0 ** min(turns, _DOUBLINGS_MAX), PAUSE_MAX_S)
 
 
-def later_copy(message: Message) -> Message:
-    """Return what is sent on.
+def later_copy(queue: str, message: Message) -> Message:
+    """Return what is sent on, to come back to `queue`.
 
-    Without `x-death`: the broker drops what goes in circles and was never rejected.
+    Without `x-death`: the broker drops what goes in circles and was never rejected. The attempts
+    that raised, which it counted there, are carried on.
     """
     headers = {name: value for name, value in message.headers.items() if name != "x-death"}
+    if (attempts := attempts_of(queue, message.headers)) > 0:
+        headers[CARRIED] = attempts
     headers[TURNS] = min(turns_of(message), _DOUBLINGS_MAX) + 1
     return Message(message.body, message.message_id, message.kind, headers)

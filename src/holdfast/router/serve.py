@@ -211,7 +211,7 @@ class Router:
             try:
                 if error is not None:  # somebody may have deleted the place where it waits
                     self._broker.queue(QueueSpec(name))
-                self._broker.publish(retry_queue(name), [later_copy(message)])
+                self._broker.publish(retry_queue(name), [later_copy(name, message)])
             except HoldfastError as failed:  # no fault of the message: it counts no attempt
                 error = failed
                 self._tell("not postponed", {"client": client, "error": str(error)})
