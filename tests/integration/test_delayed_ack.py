@@ -276,23 +276,27 @@ def test_a_router_with_other_shards_is_refused(case: Case) -> None:
     shards_have(case, (run, 2, ""))
 
 
-def test_a_router_with_other_shards_that_serves_already_ends(case: Case) -> None:
-    """Two start before there is a run; the first to meet it says how it is spread."""
+@pytest.mark.parametrize("count", [1, 0], ids=["by a chunk", "by an END alone"])
+def test_a_router_with_other_shards_that_serves_already_ends(case: Case, count: int) -> None:
+    """Two start before there is a run; the first to meet it says how it is spread.
+
+    An END is met by the thread that holds ENDs: its end is the router's.
+    """
     first, second = (shard.name for shard in case.shards)
     swapped = ("--client", case.client, "--delayed-ack", "--shard", second, "--shard", first)
     with routing(case.server, case.place, *swapped) as router:
         router.ready()
         run = case.place.open_run(case.client)
         assert case.place.store.keep_shards(run, (first, second)) == (first, second)
-        case.send(chunk_of(run, 1), end_of(run, 1))
+        case.send(*(chunk_of(run, n) for n in range(1, count + 1)), end_of(run, count))
         assert router.process.wait(60) == 1
         assert "SHARDS_MISMATCH" in router.log_path.read_text()
     assert case.queue.dead_letters() == []
     with case.routing() as router:
-        until(lambda: router.said("END acked") == 1, "the other one takes both")
+        until(lambda: router.said("END acked") == 1, "the other one takes what there is")
         assert router.stop() == 0
     assert case.is_settled()
-    shards_have(case, (run, 1, ""))
+    shards_have(case, (run, count, ""))
 
 
 def test_the_broker_times_out_a_held_end_and_it_comes_again(case: Case) -> None:
