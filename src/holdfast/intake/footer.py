@@ -70,6 +70,9 @@ class Fault:
     remedy: str
 
 
+NO_DOCUMENT = Fault("it is no Parquet document", "Send a whole Parquet file.")
+
+
 def check_footer(
     path: Path, chunk: Chunk, columns: Sequence[str], *, bytes_max: int, rows_max: int
 ) -> str:
@@ -82,67 +85,72 @@ def check_footer(
     """
     found = read_footer(path)
     fault = footer_fault(found, columns)
-    if found is not None and found.size > bytes_max:
+    if isinstance(found, Footer) and found.size > bytes_max:
         what = f"it unpacks to {found.size} bytes, {bytes_max} are allowed"
         fault = Fault(what, "Send smaller chunks.")
-    elif found is not None and found.rows > rows_max:
+    elif isinstance(found, Footer) and found.rows > rows_max:
         what = f"it has {found.rows} rows, {rows_max} are allowed"
         fault = Fault(what, "Send smaller chunks.")
     if fault is not None:
         raise DocumentRefused(
             table=chunk.table, ordinal=chunk.ordinal, what=fault.what, remedy=fault.remedy
         )
-    return found.kinds if found is not None else ""
+    return found.kinds if isinstance(found, Footer) else ""
 
 
-def footer_fault(found: Footer | None, columns: Sequence[str]) -> Fault | None:
+def footer_fault(found: Footer | Fault, columns: Sequence[str]) -> Fault | None:
     """Return what speaks against a document, whatever the limits where it goes. Pure."""
-    if found is None:
-        return Fault("it is no Parquet document", "Send a whole Parquet file.")
-    missing = [name for name in columns if name not in found.columns]
+    if isinstance(found, Fault):
+        return found
+    names = set(found.columns)
+    missing = [name for name in columns if name not in names]
     if not missing:
         return None
     what = f"it has no column {shown(', '.join(missing).encode(), _SHOWN_CHARACTERS)}"
     return Fault(what, "Send the declared columns, by their names.")
 
 
-def read_footer(path: Path) -> Footer | None:
-    """Return what a Parquet file's footer says. None: it is no Parquet document."""
+def _too_large(what: str) -> Fault:
+    return Fault(f"its footer is too large: {what}", "Write fewer row groups into one file.")
+
+
+def read_footer(path: Path) -> Footer | Fault:
+    """Return what a Parquet file's footer says, or why it says nothing."""
     with os_errors(path), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 8))
         tail = file.read(8)
         length = int.from_bytes(tail[:4], "little")
-        if tail[4:] != _MAGIC or length > min(size - 12, _FOOTER_BYTES_MAX):
-            return None
+        if tail[4:] != _MAGIC or length > size - 12:
+            return NO_DOCUMENT
         file.seek(0)
         if file.read(4) != _MAGIC:
-            return None
+            return NO_DOCUMENT
+        if length > _FOOTER_BYTES_MAX:
+            return _too_large(f"{length} bytes, {_FOOTER_BYTES_MAX} are allowed")
         file.seek(size - 8 - length)
         footer = file.read(length)
     return parse_footer(footer)
 
 
-def parse_footer(footer: bytes) -> Footer | None:
-    """Return what a footer says, or None if it is none. Pure."""
+def parse_footer(footer: bytes) -> Footer | Fault:
+    """Return what a footer says, or why it says nothing. Pure."""
     try:
         found = _Reader(footer).struct(0)
-        groups = found.get(_FILE_GROUPS, [])
-        if not isinstance(groups, list) or not all(isinstance(one, dict) for one in groups):
-            return None
+        groups = _structs(found, _FILE_GROUPS)
         size = sum(max(_number(group, _GROUP_BYTES), _columns_size(group)) for group in groups)
         grouped = sum(_number(group, _GROUP_ROWS) for group in groups)
         rows = max(_number(found, _FILE_ROWS), grouped)
-        schema = found.get(_FILE_SCHEMA, [])
+        schema = _structs(found, _FILE_SCHEMA)
         return Footer(size, rows, _columns(schema), _kinds(schema))
+    except _TooMany:
+        return _too_large(f"more than {_VALUES_MAX} values")
     except (IndexError, ValueError):
-        return None
+        return NO_DOCUMENT
 
 
-def _columns(schema: Any) -> tuple[str, ...]:
+def _columns(schema: list[dict[int, Any]]) -> tuple[str, ...]:
     """Return the names below the root: the schema is a tree, its parents before their children."""
-    if not isinstance(schema, list) or not all(isinstance(one, dict) for one in schema):
-        raise ValueError(_FILE_SCHEMA)
     names = []
     nested = 0
     for element in schema[1:]:
@@ -180,9 +188,16 @@ def _kind(element: dict[int, Any]) -> str:
 
 
 def _columns_size(group: dict[int, Any]) -> int:
-    columns = group.get(_GROUP_COLUMNS, [])
-    facts = [one.get(_COLUMN_FACTS, {}) for one in columns if isinstance(one, dict)]
+    facts = [one.get(_COLUMN_FACTS, {}) for one in _structs(group, _GROUP_COLUMNS)]
     return sum(_number(one, _FACTS_UNPACKED) for one in facts if isinstance(one, dict))
+
+
+def _structs(struct: dict[int, Any], field: int) -> list[dict[int, Any]]:
+    """Return a list of structures. Whoever made the footer chose what stands there."""
+    value = struct.get(field, [])
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise ValueError(field)
+    return value
 
 
 def _number(struct: dict[int, Any], field: int) -> int:
@@ -191,6 +206,10 @@ def _number(struct: dict[int, Any], field: int) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(field)
     return value
+
+
+class _TooMany(ValueError):
+    """A footer has more values than are read."""
 
 
 class _Reader:
@@ -224,7 +243,7 @@ class _Reader:
     def _count(self) -> None:
         self._values += 1
         if self._values > _VALUES_MAX:
-            raise ValueError("too many values")
+            raise _TooMany
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind in _VARINTS:
