@@ -29,6 +29,7 @@ from holdfast.errors import (
     ChunkConflict,
     EndConflict,
     RunGone,
+    StorageFailed,
     UsageInvalid,
 )
 from holdfast.intake.rules import accept_chunk
@@ -169,6 +170,23 @@ def test_the_same_bytes_under_other_ordinals_or_senders_are_other_chunks(door: D
     assert door.put(ordinal=2)
     assert door.put(sender="b")
     assert len(door.names()) == len(set(door.names())) == 3
+
+
+def test_bytes_that_cannot_be_judged_are_not_kept(door: Door) -> None:
+    """A look that fails, for whatever reason, is no refusal; nothing would ever count the blob."""
+
+    def broken(*_: object) -> None:
+        raise StorageFailed(path="p", error="e")
+
+    def put() -> None:
+        put_chunk(
+            *(door.store, door.blobs, door.run_id, chunk(), [TEXT]),
+            barrier=is_complete,
+            check=broken,
+        )
+
+    door.changes_nothing(put, StorageFailed)
+    assert door.put()
 
 
 def test_bytes_that_are_not_those_the_sender_hashed_are_refused(door: Door) -> None:

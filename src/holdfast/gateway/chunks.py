@@ -21,7 +21,14 @@ from starlette.responses import JSONResponse, Response
 from holdfast._base.ids import Ordinal, RunId
 from holdfast.blobs.contract import BlobInfo
 from holdfast.engine.barrier import is_complete
-from holdfast.errors import BodyTooLarge, FormatRefused, HoldfastError, RunUnknown, UploadSlow
+from holdfast.errors import (
+    BodyTooLarge,
+    CallerError,
+    FormatRefused,
+    HoldfastError,
+    RunUnknown,
+    UploadSlow,
+)
 from holdfast.gateway.body import Body
 from holdfast.gateway.desk import Desk, Room
 from holdfast.gateway.entrance import (
@@ -37,7 +44,7 @@ from holdfast.gateway.limits import UPLOADS_AT_ONCE
 from holdfast.gateway.models import ChunkShape, refusals
 from holdfast.intake.limits import check_backlog, check_run_chunks
 from holdfast.intake.rules import accept_chunk
-from holdfast.intake.upload import begin_upload, bind_upload, look_at
+from holdfast.intake.upload import Looked, begin_upload, bind_upload, look_at, remove_upload
 from holdfast.store.client_rows import Client
 from holdfast.store.rows import Chunk, ChunkKind
 
@@ -130,8 +137,7 @@ async def _put(
     check_backlog(use.backlog + use.under_way, look, desk.config.backlog_bytes)
     with desk.upload(client, UPLOADS_AT_ONCE) as room:
         info = await _receive(desk, run_id, chunk, body, room)
-        # Not by the one thread that binds: a footer may take a while.
-        looked = await desk.look(look_at, desk.documents.check, desk.blobs, chunk, info)
+        looked = await _looked(desk, chunk, info)
         is_new = await desk.write(
             bind_upload,
             *(desk.store, desk.blobs, run_id, chunk, info),
@@ -142,6 +148,17 @@ async def _put(
     use.backlog += 0 if look.whole else info.size
     desk.counts.chunk_bytes += info.size
     return replace(chunk, size=info.size), is_new
+
+
+async def _looked(desk: Desk, chunk: Chunk, info: BlobInfo) -> Looked:
+    """Look at an upload. One that cannot be judged is removed: nothing counts its bytes."""
+    # Not by the one thread that binds: a footer may take a while. Nothing else waits behind those.
+    look = desk.look if chunk.format == "parquet" else desk.disk
+    try:
+        return await look(look_at, desk.documents.check, desk.blobs, chunk, info)
+    except BaseException:  # whatever it was, it is raised again: only the upload must not stay
+        await desk.write(remove_upload, desk.store, desk.blobs, info.name)
+        raise
 
 
 async def _receive(desk: Desk, run_id: RunId, chunk: Chunk, body: Body, room: Room) -> BlobInfo:

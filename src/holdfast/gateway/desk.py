@@ -2,8 +2,8 @@
 
 The store and the disk are synchronous. Questions have two threads, transactions one (they take
 turns anyway), bytes four: so a look never waits behind an fsync, and no load opens more than three
-connections to the store, each of which may keep 16 MiB of pages. Documents are looked at by one: a
-footer may take tens of megabytes for a moment.
+connections to the store, each of which may keep 16 MiB of pages. Parquet documents are looked at by
+one: a footer may take tens of megabytes for a moment.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Desk:
         return await _in(self._disk, functools.partial(call, *args, **kwargs))
 
     async def look(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Look at a document that was written."""
+        """Look at a Parquet document that was written."""
         return await _in(self._lookers, functools.partial(call, *args, **kwargs))
 
     def close(self) -> None:

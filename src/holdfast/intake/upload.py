@@ -72,7 +72,11 @@ def put_chunk(
         info = writer.finish()
     finally:
         writer.abandon()
-    looked = look_at(check, blobs, chunk, info) if check else Looked()
+    try:
+        looked = look_at(check, blobs, chunk, info) if check else Looked()
+    except BaseException:  # whatever it was, it is raised again: only the upload must not stay
+        remove_upload(store, blobs, info.name)
+        raise
     return bind_upload(store, blobs, run_id, chunk, info, barrier=barrier, looked=looked)
 
 
@@ -82,7 +86,11 @@ def begin_upload(blobs: BlobStore, run_id: RunId, chunk: Chunk) -> BlobWriter:
 
 
 def look_at(check: DocumentCheck, blobs: BlobStore, chunk: Chunk, info: BlobInfo) -> Looked:
-    """Look at an upload, which nobody else can see yet."""
+    """Look at an upload, which nobody else can see yet.
+
+    Any other error than a refusal is raised: whoever calls removes the upload (`remove_upload`), as
+    nothing counts its bytes.
+    """
     try:
         return Looked(check(blobs, chunk, info.name))
     except CallerError as error:
@@ -116,10 +124,10 @@ def bind_upload(
         accepted = store.bind_chunk(run_id, stored, accept_chunk, barrier)
         crashpoint("intake.chunk.after")
     except CallerError:
-        _remove(store, blobs, info.name)
+        remove_upload(store, blobs, info.name)
         raise
     if not accepted:
-        _remove(store, blobs, info.name)
+        remove_upload(store, blobs, info.name)
     return accepted
 
 
@@ -131,7 +139,7 @@ def _check_transfer(chunk: Chunk, info: BlobInfo) -> None:
         )
 
 
-def _remove(store: IntakeStore, blobs: BlobStore, name: str) -> None:
+def remove_upload(store: IntakeStore, blobs: BlobStore, name: str) -> None:
     """Remove an upload of our own that no row binds. Nobody else knows its name: no mark stays."""
     if store.condemn_blob(name):
         blobs.delete(name)
