@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.service.door import (
     document,
     document_of,
     end,
+    events_of,
     put,
     serving,
     store_of,
@@ -295,6 +297,119 @@ def test_lines_that_were_served_and_kept_keep_nobody_out(tmp_path: Path) -> None
             with gateway.client(token) as newcomer:
                 run = create(newcomer)
                 assert put(newcomer, run, TEXT).status_code == 201
+
+
+def deaf_line(gateway: Gateway) -> socket.socket:
+    """Return a line that will read nothing of what it asks for."""
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    line.connect(("127.0.0.1", gateway.port))
+    line.setblocking(False)
+    return line
+
+
+def ask_for_much(lines: list[socket.socket], times: int) -> None:
+    for line in lines:
+        with suppress(OSError):
+            line.send(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * times)
+
+
+def fill(client: httpx.Client, lines: list[socket.socket]) -> None:
+    """Ask on each line until its answers go no further, and some requests wait behind them."""
+    asked = 0
+
+    def answered() -> bool:
+        told = client.get("/metrics").text
+        return f'path="other",status="200"}} {asked}\n' in told
+
+    with suppress(AssertionError):
+        while True:
+            ask_for_much(lines, 4)
+            asked += 4 * len(lines)
+            wait_for(answered, wait_s=2)
+    ask_for_much(lines, 8)
+
+
+def is_ended(line: socket.socket) -> bool:
+    """Tell whether the other side cut a line off, without reading."""
+    poll = select.poll()
+    poll.register(line, 0)
+    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+
+
+def test_lines_that_read_no_answer_keep_nobody_out(tmp_path: Path) -> None:
+    """Strangers hold all lines but one, with answers that they do not take. The one is of use."""
+    more = {"HOLDFAST_CONNECTIONS_MAX": "9", "HOLDFAST_ANSWER_WAIT_S": "3600"}
+    with one_client(tmp_path, None, **more) as (gateway, client), ExitStack() as open_lines:
+        token = client.headers["authorization"].removeprefix("Bearer ")
+        run = create(client)
+        lines = [open_lines.enter_context(deaf_line(gateway)) for _ in range(8)]
+        fill(client, lines)
+        with client.stream("GET", f"/v1/runs/{run}/events") as watching:
+            events = events_of(watching.iter_lines())
+            assert next(events)["state"] == "OPEN"
+            with gateway.client(token) as newcomer:
+                assert put(newcomer, run, TEXT).status_code == 201
+                assert end(newcomer, run, 1).status_code == 201
+            assert next(events)["tables"][0]["received"] == 1
+        assert sum(map(is_ended, lines)) == 1
+
+
+def test_an_answer_that_nobody_reads_ends_its_line(tmp_path: Path) -> None:
+    """Also one that was to be closed behind it."""
+    with one_client(tmp_path, None, HOLDFAST_ANSWER_WAIT_S="3") as (gateway, client):
+        with deaf_line(gateway) as line, deaf_line(gateway) as other:
+            fill(client, [line, other])
+            with suppress(OSError):
+                other.send(b"no request at all\r\n\r\n")
+            wait_for(lambda: is_ended(line) and is_ended(other), "the end of the lines")
+        assert put(client, create(client), TEXT).status_code == 201
+        assert "Traceback" not in gateway.log()
+
+
+def test_requests_that_wait_for_their_turn_without_end_are_cut(tmp_path: Path) -> None:
+    """Each is kept in memory: thousands fit into one packet."""
+    with one_client(tmp_path) as (gateway, client):
+        with socket.create_connection(("127.0.0.1", gateway.port), 60) as line:
+            line.sendall(b"GET /openapi.json HTTP/1.1\r\n\r\n" * 2000)
+            with suppress(ConnectionResetError):
+                answer = b"x"
+                taken = 0
+                while answer:
+                    answer = line.recv(1 << 20)
+                    taken += answer.count(b"HTTP/1.1 200")
+                assert taken < 2000
+        assert put(client, create(client), TEXT).status_code == 201
+
+
+def test_a_body_behind_its_answer_does_not_hold_a_line(tmp_path: Path) -> None:
+    """What comes after the answer is thrown away, and the line is still waited for in vain."""
+    with serving(tmp_path, HOLDFAST_HEADER_WAIT_S="1") as gateway:
+        line = socket.create_connection(("127.0.0.1", gateway.port), 20)
+        with line:
+            line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+            assert answer_on(line)[0] == 200
+            line.sendall(b"12345")
+            assert line.recv(1024) == b""
+
+
+def test_one_client_cannot_take_all_connections(tmp_path: Path) -> None:
+    """A quarter of them may be under way for one: event streams here, which end when it likes."""
+    east = add_client(tmp_path, "east")
+    with one_client(tmp_path, None, HOLDFAST_CONNECTIONS_MAX="20") as (gateway, client):
+        run = create(client)
+        with ExitStack() as streams:
+            watched = []
+            for _ in range(5):
+                stream = client.stream("GET", f"/v1/runs/{run}/events")
+                watched.append(events_of(streams.enter_context(stream).iter_lines()))
+                assert next(watched[-1])["state"] == "OPEN"
+            body = refused(client.get("/v1/runs"), 429, "QUOTA_REACHED")
+            assert (body["what"], body["used"], body["limit"]) == ("requests at once", 5, 5)
+            with gateway.client(east) as other:
+                assert put(other, create(other), TEXT).status_code == 201
+        wait_for(lambda: client.get("/v1/runs").status_code == 200, "the end of the streams")
+        assert [client.get("/v1/runs").status_code for _ in range(10)] == [200] * 10
 
 
 def test_trailers_without_end_are_cut_and_take_no_memory(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from holdfast._base.clock import Clock, SystemClock
 from holdfast.config import Config
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import share
-from holdfast.errors import StorageFailed, UsageInvalid
+from holdfast.errors import HoldfastError, StorageFailed, UsageInvalid
 from holdfast.gateway.app import make_app
 from holdfast.gateway.desk import Desk, say
 from holdfast.gateway.protocol import guarded
@@ -144,7 +144,7 @@ def _settings(desk: Desk, config: Config, listen: Listen) -> uvicorn.Config:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(
         make_app(desk),
-        http=guarded(config.header_wait_s, config.connections_max),
+        http=guarded(config.header_wait_s, config.answer_wait_s, config.connections_max),
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -191,10 +191,19 @@ async def _serve(server: _Server, bound: socket.socket, desk: Desk, clock: Clock
 
 
 async def _age_tokens(desk: Desk, clock: Clock) -> None:
-    """Count down the grace of replaced tokens, by our own monotonic time."""
-    seen_s = clock.monotonic_s()
+    """Count down the grace of replaced tokens, by our own monotonic time.
+
+    While the store cannot, the time is kept and counted later: no token is good for longer.
+    """
+    seen_s, is_told = clock.monotonic_s(), False
     while True:
         await asyncio.sleep(_AGE_S)
         now_s = clock.monotonic_s()
-        await desk.write(desk.store.age_tokens, int((now_s - seen_s) * 1000))
-        seen_s = now_s
+        try:
+            await desk.write(desk.store.age_tokens, int((now_s - seen_s) * 1000))
+        except HoldfastError as error:
+            if not is_told:
+                desk.note(error)
+            is_told = True
+        else:
+            seen_s, is_told = now_s, False
