@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import __version__
-from holdfast.errors import HoldfastError, PathUnknown, QuotaReached, UsageInvalid
+from holdfast.errors import HoldfastError, PathUnknown, UsageInvalid
 from holdfast.gateway import chunks, events, health, results, runs
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.entrance import TooFast
+from holdfast.gateway.entrance import USE, TooMany
 from holdfast.gateway.refusals import refusal
 
 _WORDS = """Clients create runs, upload tables in chunks, watch, and fetch results. An answer of
@@ -37,7 +37,7 @@ def make_app(desk: Desk) -> FastAPI:
     for router in (runs.router, chunks.router, events.router, results.router, health.router):
         app.include_router(router)
     app.add_exception_handler(HoldfastError, _refused)
-    app.add_exception_handler(TooFast, _too_fast)
+    app.add_exception_handler(TooMany, _too_many)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_such_path)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -58,10 +58,9 @@ async def _refused(request: Request, error: Exception) -> Response:
     return _heard(request, refusal(ours))
 
 
-async def _too_fast(request: Request, error: Exception) -> Response:
-    fast = cast(TooFast, error)
-    told = QuotaReached(what="requests a second", used=fast.rate + 1, limit=fast.rate)
-    return _heard(request, refusal(told, retry_s=fast.wait_s))
+async def _too_many(request: Request, error: Exception) -> Response:
+    many = cast(TooMany, error)
+    return _heard(request, refusal(many.told, retry_s=many.wait_s))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -113,6 +112,8 @@ class Counted:
         try:
             await self._app(scope, receive, noted)
         finally:
+            if use := scope.get(USE):
+                self._desk.end_request(use)
             path = getattr(scope.get("route"), "path", "other")
             verb = scope["method"] if path != "other" else "any"
             self._desk.counts.requests[verb, path, status] += 1

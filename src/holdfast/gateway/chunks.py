@@ -1,8 +1,8 @@
 """Chunks: from the socket to a bound blob.
 
 1. What is known is looked at before the body: a chunk that is there, a conflict, a run that takes
-   nothing more, a quota, a full disk are answered without writing a byte; of a body that does not
-   say how long it is, the last two are asked for each piece.
+   nothing more, a quota, a backlog, a full disk are answered without writing a byte; of a body that
+   does not say how long it is, the last three are asked for each piece too.
 2. The bytes go to a blob under a temporary name, piece by piece, and are made durable under their
    own. Crash after: an orphan; the sender was told nothing.
 3. One transaction binds the blob: only here is it decided. Crash after: the sender sends again and
@@ -42,7 +42,7 @@ from holdfast.gateway.entrance import (
 )
 from holdfast.gateway.limits import UPLOADS_AT_ONCE
 from holdfast.gateway.models import ChunkShape, refusals
-from holdfast.intake.limits import check_backlog, check_run_chunks
+from holdfast.intake.limits import check_run_chunks
 from holdfast.intake.rules import accept_chunk
 from holdfast.intake.upload import Looked, begin_upload, bind_upload, look_at, remove_upload
 from holdfast.store.client_rows import Client
@@ -134,8 +134,7 @@ async def _put(
         return look.facts.stored, False
     use = await desk.fresh_use(client)
     check_run_chunks(desk.allowed(client), look)
-    check_backlog(use.backlog + use.under_way, look, desk.config.backlog_bytes)
-    with desk.upload(client, UPLOADS_AT_ONCE) as room:
+    with desk.upload(client, look, UPLOADS_AT_ONCE) as room:
         info = await _receive(desk, run_id, chunk, body, room)
         looked = await _looked(desk, chunk, info)
         is_new = await desk.write(
@@ -163,8 +162,7 @@ async def _looked(desk: Desk, chunk: Chunk, info: BlobInfo) -> Looked:
 
 async def _receive(desk: Desk, run_id: RunId, chunk: Chunk, body: Body, room: Room) -> BlobInfo:
     """Write the body to a blob of its own, durably. Cut short, it leaves nothing."""
-    if body.length is not None:
-        room.take(body.length)
+    room.take(body.length or 0)
     writer = await desk.disk(begin_upload, desk.blobs, run_id, chunk)
     try:
         await body.write_to(desk, writer, room)

@@ -24,11 +24,11 @@ from holdfast.config import Config
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import Shared
 from holdfast.errors import HoldfastError, InvariantViolated, QuotaReached, StorageFailed
-from holdfast.gateway.limits import Bucket
+from holdfast.gateway.limits import REQUESTS_SHARE, Bucket
 from holdfast.gateway.refusals import is_quiet
 from holdfast.intake.documents import Documents
-from holdfast.intake.limits import Allowed, check_disk, check_stored
-from holdfast.store.client_rows import Client
+from holdfast.intake.limits import Allowed, check_backlog, check_disk, check_stored
+from holdfast.store.client_rows import ChunkLook, Client
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +51,9 @@ class Use:
     """What of that is not on the disk yet."""
     uploads: int = 0
     streams: int = 0
+    requests: int = 0
+    refresh: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while it is looked at anew."""
 
 
 @dataclass(slots=True)
@@ -125,23 +128,43 @@ class Desk:
         bucket = self._buckets.setdefault(client.client, Bucket(float(rate), now_s))
         return bucket.take(now_s, rate)
 
+    def begin_request(self, client: Client) -> Use:
+        """Count a request of a client until its answer is out (`end_request`).
+
+        Raises:
+            QuotaReached: so many of its requests are under way that others find no connection.
+        """
+        use, most = self.use_of(client), max(1, self.config.connections_max // REQUESTS_SHARE)
+        if use.requests >= most:
+            raise QuotaReached(what="requests at once", used=use.requests, limit=most)
+        use.requests += 1
+        return use
+
+    def end_request(self, use: Use) -> None:
+        """Count it no more."""
+        use.requests -= 1
+
     def use_of(self, client: Client) -> Use:
         """Return what a client takes, as last looked at."""
         return self._uses.setdefault(client.client, Use())
 
     async def fresh_use(self, client: Client) -> Use:
-        """Return what a client takes, at most a second old."""
+        """Return what a client takes, at most a second old.
+
+        Whoever asks while it is looked at waits for that look: what is known before it may be
+        nothing at all.
+        """
         use = self.use_of(client)
-        now_s = self.clock.monotonic_s()
-        if now_s - use.at_s >= _FRESH_S:
-            use.at_s = now_s
-            found = await self.read(self.store.read_use, client.client)
-            use.stored = found.stored_bytes
-            use.backlog = await self.read(self.store.read_backlog, client.client)
+        async with use.refresh:
+            now_s = self.clock.monotonic_s()
+            if now_s - use.at_s >= _FRESH_S:
+                found = await self.read(self.store.read_use, client.client)
+                backlog = await self.read(self.store.read_backlog, client.client)
+                use.stored, use.backlog, use.at_s = found.stored_bytes, backlog, now_s
         return use
 
     @contextmanager
-    def upload(self, client: Client, most: int) -> Iterator[Room]:
+    def upload(self, client: Client, look: ChunkLook, most: int) -> Iterator[Room]:
         """Count an upload while it is under way. Yields the room that its bytes take.
 
         Raises:
@@ -150,7 +173,7 @@ class Desk:
         use = self.use_of(client)
         if use.uploads >= most:
             raise QuotaReached(what="uploads at once", used=use.uploads, limit=most)
-        room = Room(self, use, self.allowed(client))
+        room = Room(self, use, self.allowed(client), look)
         use.uploads += 1
         try:
             yield room
@@ -181,17 +204,19 @@ class Desk:
 class Room:
     """What one upload takes of its client's quota and of the disk."""
 
-    def __init__(self, desk: Desk, use: Use, allowed: Allowed) -> None:
-        self._desk, self._use, self._allowed = desk, use, allowed
+    def __init__(self, desk: Desk, use: Use, allowed: Allowed, look: ChunkLook) -> None:
+        self._desk, self._use, self._allowed, self._look = desk, use, allowed, look
         self._taken = self._written = 0
 
     def take(self, size: int) -> None:
         """Take room for bytes before they are written.
 
         Raises:
-            QuotaReached, DiskFull: there is none.
+            BacklogFull, QuotaReached, DiskFull: there is none.
         """
         use = self._use
+        others = use.backlog + use.under_way - self._taken
+        check_backlog(others, self._look, self._desk.config.backlog_bytes)
         check_stored(self._allowed, stored=use.stored + use.under_way, size=size)
         self._desk.check_disk(size)
         self._taken += size

@@ -8,9 +8,10 @@ from fastapi import Depends, Path, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from holdfast._base.ids import RunId
-from holdfast.errors import RunGone, RunUnknown, TokenRefused
+from holdfast.errors import QuotaReached, RunGone, RunUnknown, TokenRefused
 from holdfast.gateway.body import Body
 from holdfast.gateway.desk import Desk
+from holdfast.gateway.limits import RETRY_REQUESTS_S
 from holdfast.gateway.models import NAME, ORDINAL_MAX
 from holdfast.intake.tokens import client_of
 from holdfast.store.client_rows import Client, ClientRun
@@ -19,12 +20,16 @@ from holdfast.store.rows import RunState
 _bearer = HTTPBearer(auto_error=False, description="A token of `holdfast client add NAME`.")
 
 
-class TooFast(Exception):
-    """A client sends more requests than it may."""
+USE = "holdfast.use"
+"""Where a request's scope names the client's use that it is counted in, until it ends."""
 
-    def __init__(self, wait_s: float, rate: int) -> None:
+
+class TooMany(Exception):
+    """A client sends more requests than it may: what it is told, and when to come back."""
+
+    def __init__(self, told: QuotaReached, wait_s: float) -> None:
         super().__init__()
-        self.wait_s, self.rate = wait_s, rate
+        self.told, self.wait_s = told, wait_s
 
 
 def desk_of(request: Request) -> Desk:
@@ -36,7 +41,7 @@ AtDesk = Annotated[Desk, Depends(desk_of)]
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
-async def client_at(desk: AtDesk, credentials: Credentials) -> Client:
+async def client_at(request: Request, desk: AtDesk, credentials: Credentials) -> Client:
     """Return the client whose token the request carries, if it may send one more now.
 
     The store is asked each time: a token that was revoked a moment ago opens nothing.
@@ -45,7 +50,12 @@ async def client_at(desk: AtDesk, credentials: Credentials) -> Client:
         raise TokenRefused(what="the request carries no token")
     client = await desk.read(client_of, desk.store, credentials.credentials)
     if wait_s := desk.wait_s(client):
-        raise TooFast(wait_s, desk.allowed(client).request_rate)
+        rate = desk.allowed(client).request_rate
+        raise TooMany(QuotaReached(what="requests a second", used=rate + 1, limit=rate), wait_s)
+    try:
+        request.scope[USE] = desk.begin_request(client)
+    except QuotaReached as error:
+        raise TooMany(error, RETRY_REQUESTS_S) from error
     return client
 
 
@@ -67,7 +77,15 @@ async def run_at(desk: AtDesk, client: AsClient, run: RunPath) -> ClientRun:
         RunUnknown: this client has none such, whoever else has.
         RunGone: it is swept.
     """
-    found = await desk.read(desk.store.read_client_run, client.client, RunId(run))
+    return standing(await desk.read(desk.store.read_client_run, client.client, RunId(run)), run)
+
+
+def standing(found: ClientRun | None, run: str) -> ClientRun:
+    """Return a run as it was found.
+
+    Raises:
+        RunUnknown, RunGone: as of `run_at`.
+    """
     if found is None:
         raise RunUnknown(run=run)
     if found.run.state == RunState.SWEPT:

@@ -14,6 +14,11 @@ STREAMS_AT_ONCE = 32
 """Event streams of one client at once. Each looks at the store several times a second."""
 BURST_S = 2
 """Seconds of a client's rate that it may use at once."""
+REQUESTS_SHARE = 4
+"""One client has at most a quarter of all connections under way: what it downloads, watches, sends
+slowly. Fewer: a client with many streams is refused. More: few clients keep out all others."""
+RETRY_REQUESTS_S = 1
+"""When to come back after too many requests at once: one of them ends any moment."""
 RETRY_QUOTA_S = 30
 """When to come back after a quota: something has to be finished or swept first."""
 RETRY_BACKLOG_S = 2
