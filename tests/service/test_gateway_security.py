@@ -35,6 +35,7 @@ from tests.service.door import (
     create,
     document,
     document_of,
+    events_of,
     put,
     send_all,
     serving,
@@ -170,6 +171,18 @@ def test_a_replaced_token_ends_after_its_grace_and_a_revoked_one_at_once(tmp_pat
         assert [status(token) for token in (first[0], second, third)] == [401] * 3
         listed = command(tmp_path, "client", "list", "--state", "state")
         assert "revoked" in listed.stdout
+
+
+def test_a_stream_that_is_open_ends_when_its_client_is_revoked(tmp_path: Path) -> None:
+    token = add_client(tmp_path, "north")
+    with serving(tmp_path) as gateway, gateway.client(token) as client:
+        run = create(client)
+        with client.stream("GET", f"/v1/runs/{run}/events") as watching:
+            events = events_of(watching.iter_lines())
+            assert next(events)["state"] == "OPEN"
+            with store_of(tmp_path) as shared:
+                assert shared.store.revoke_client("north")
+            assert list(events) == []
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ async def _events(
         while not desk.closing and not await request.is_disconnected():
             begun_s = desk.clock.monotonic_s()
             now = await desk.read(_look, desk, client, found)
+            if now is None:
+                return
             took_s = desk.clock.monotonic_s() - begun_s
             if now != told:
                 number += 1
@@ -90,6 +92,10 @@ async def _events(
         use.streams -= 1
 
 
-def _look(desk: Desk, client: Client, found: ClientRun) -> dict[str, Any]:
+def _look(desk: Desk, client: Client, found: ClientRun) -> dict[str, Any] | None:
+    """Return the run's document. None: it is no business of this client's any more."""
+    known = desk.store.read_client(client.client)
+    if known is None or known.revoked:
+        return None
     again = desk.store.read_client_run(client.client, found.run.run_id)
     return read_document(desk.store, again or found, desk.spec)
