@@ -1,11 +1,11 @@
-"""One gateway's desk and application, without a socket: what a request leaves, what it waits for."""
+"""One gateway's desk and application, without a socket: what a request leaves and waits for."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,12 +15,16 @@ from tests.crash.workloads import SMALL, make_pipeline
 from tests.service.door import CSV, checksum
 
 from holdfast._base.clock import SystemClock
-from holdfast.engine.state import share
-from holdfast.errors import StorageFailed
+from holdfast._base.ids import RunId
+from holdfast.engine.state import Shared, share
+from holdfast.errors import BacklogFull, QuotaReached, StorageFailed
+from holdfast.gateway import runs, serve
 from holdfast.gateway.app import make_app
 from holdfast.gateway.desk import Desk
 from holdfast.intake.tokens import make_token
-from holdfast.store.client_rows import Client, Quotas
+from holdfast.store.client_rows import ChunkLook, Client, Quotas
+from holdfast.store.contract import Store
+from holdfast.store.rows import ChunkFacts, RunState
 
 TEXT = b"shop,amount\na,1\n"
 
@@ -28,8 +32,17 @@ TEXT = b"shop,amount\na,1\n"
 class Scene:
     """A desk, and one client that knows its application."""
 
-    def __init__(self, desk: Desk, token: str) -> None:
-        self.desk, self.headers = desk, {"Authorization": f"Bearer {token}"}
+    def __init__(self, shared: Shared, token: str) -> None:
+        self._shared, self.headers = shared, {"Authorization": f"Bearer {token}"}
+        self.desk = self._open()
+
+    def _open(self) -> Desk:
+        config = replace(SMALL, backlog_bytes=1 << 20, disk_floor_bytes=0)
+        return Desk(self._shared, make_pipeline().spec(), config, SystemClock())
+
+    def start_again(self) -> None:
+        self.desk.close()
+        self.desk = self._open()
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -45,15 +58,14 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    spec = make_pipeline().spec()
     text, token = make_token()
-    with share(tmp_path / "state", SMALL, part="gateway", spec=spec) as shared:
+    with share(tmp_path / "state", SMALL, part="gateway", spec=make_pipeline().spec()) as shared:
         shared.store.add_client(Client("north", quotas=Quotas(stored_bytes=100)), token)
-        desk = Desk(shared, spec, SMALL, SystemClock())
+        scene = Scene(shared, text)
         try:
-            yield Scene(desk, text)
+            yield scene
         finally:
-            desk.close()
+            scene.desk.close()
 
 
 async def create(client: httpx.AsyncClient, key: str = "k") -> str:
@@ -101,3 +113,141 @@ def test_an_upload_that_cannot_be_judged_leaves_no_blob(
             assert (await put(client, run)).status_code == 201
 
     asyncio.run(ask())
+
+
+class _Failing:
+    """A store of which one question fails for the first times."""
+
+    def __init__(self, store: Store, name: str, times: int) -> None:
+        self._store, self._name, self._left = store, name, times
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self._name or not self._left:
+            return getattr(self._store, name)
+        self._left -= 1
+
+        def fail(*_: object) -> None:
+            raise StorageFailed(path="p", error="e")
+
+        return fail
+
+
+def test_uploads_right_after_a_start_wait_for_what_is_kept_already(scene: Scene) -> None:
+    """100 bytes are allowed, 80 are there: of six uploads at once of 16 bytes, one has room."""
+
+    async def ask() -> None:
+        async with scene.asking() as client:
+            run = await create(client)
+            for ordinal in range(1, 6):
+                assert (await put(client, run, ordinal=ordinal)).status_code == 201
+        scene.start_again()
+        async with scene.asking() as client:
+            several = [put(client, run, ordinal=ordinal) for ordinal in range(6, 12)]
+            codes = [answer.status_code for answer in await asyncio.gather(*several)]
+        assert sorted(codes) == [201] + [429] * 5
+
+    asyncio.run(ask())
+
+
+def test_a_look_at_what_is_kept_that_failed_is_made_again(scene: Scene) -> None:
+    async def ask() -> None:
+        async with scene.asking() as client:
+            run = await create(client)
+            for ordinal in range(1, 7):
+                assert (await put(client, run, ordinal=ordinal)).status_code == 201
+        scene.start_again()
+        scene.desk.store = cast(Any, _Failing(scene.desk.store, "read_use", 1))
+        async with scene.asking() as client:
+            assert (await put(client, run, ordinal=7)).status_code == 503
+            assert (await put(client, run, ordinal=7)).status_code == 429
+
+    asyncio.run(ask())
+
+
+def test_bytes_that_come_without_a_length_count_as_what_waits(scene: Scene) -> None:
+    """Those of others: a chunk that is larger than what may wait is still taken."""
+    client = Client("north", quotas=Quotas(stored_bytes=1 << 30))
+    look = ChunkLook(
+        ChunkFacts(RunId("r"), RunState.OPEN, True, None, None, False), whole=False, run_chunks=0
+    )
+    desk = scene.desk
+    with desk.upload(client, look, 2) as one, desk.upload(client, look, 2) as other:
+        one.take(0)
+        other.take(0)
+        one.take(desk.config.backlog_bytes)
+        one.take(1)
+        with pytest.raises(BacklogFull):
+            other.take(1)
+        with pytest.raises(QuotaReached), desk.upload(client, look, 2):
+            pass
+
+
+def test_a_request_is_counted_until_it_ends(scene: Scene) -> None:
+    async def ask() -> None:
+        use = scene.desk.use_of(Client("north"))
+        use.requests = scene.desk.config.connections_max // 4
+        async with scene.asking() as client:
+            answer = await client.get("/v1/runs")
+            assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+            use.requests -= 1
+            assert (await client.get("/v1/runs")).status_code == 200
+            assert (await client.get("/v1/runs/nothing")).status_code == 404
+        assert use.requests == scene.desk.config.connections_max // 4 - 1
+
+    asyncio.run(ask())
+
+
+def test_the_key_of_a_swept_run_is_gone_like_the_run(scene: Scene) -> None:
+    async def ask() -> None:
+        async with scene.asking() as client:
+            run = await create(client)
+            assert (await client.post(f"/v1/runs/{run}/cancel")).status_code == 200
+            fence = scene.desk.store.take_lease("delivery", "test")
+            moved = scene.desk.store.move_run(
+                fence, RunId(run), expected=RunState.CANCELLED, to=RunState.SWEPT
+            )
+            assert moved
+            again = await client.post("/v1/runs", headers={"Idempotency-Key": "k"}, json={})
+            assert (again.status_code, again.json()["code"]) == (410, "RUN_GONE")
+            assert again.json() == (await client.get(f"/v1/runs/{run}")).json()
+
+    asyncio.run(ask())
+
+
+def test_a_page_ends_early_after_many_chunks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        async with scene.asking() as client:
+            made = [await create(client, f"k{number}") for number in range(3)]
+            for ordinal in range(1, 5):
+                assert (await put(client, made[0], ordinal=ordinal)).status_code == 201
+            senders = len(scene.desk.store.read_progress(RunId(made[0])))
+            monkeypatch.setattr(runs, "_ROWS_AS_SENDER", 2)
+            monkeypatch.setattr(runs, "_LIST_COST", senders + 2)
+            first = (await client.get("/v1/runs")).json()
+            assert [run["run"] for run in first["runs"]] == made[:1]
+            rest = (await client.get("/v1/runs", params={"after": first["next"]})).json()
+            assert [run["run"] for run in rest["runs"]] == made[1:]
+
+    asyncio.run(ask())
+
+
+def test_tokens_age_on_after_the_store_failed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operator is told once, and the time that passed meanwhile is counted later."""
+    monkeypatch.setattr(serve, "_AGE_S", 0.001)
+    desk = scene.desk
+    assert desk.store.rotate_token("north", make_token()[1], grace_ms=50)
+    assert desk.store.read_use("north").tokens == 2
+    desk.store = cast(Any, _Failing(desk.store, "age_tokens", 3))
+
+    async def age() -> None:
+        aging = asyncio.create_task(serve._age_tokens(desk, desk.clock))
+        async with asyncio.timeout(20):
+            while desk.store.read_use("north").tokens == 2:
+                await asyncio.sleep(0)
+                assert not aging.done()
+        aging.cancel()
+
+    asyncio.run(age())
+    assert capsys.readouterr().err.count("STORAGE_FAILED") == 1

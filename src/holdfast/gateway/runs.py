@@ -14,7 +14,7 @@ from holdfast.engine.barrier import is_complete
 from holdfast.errors import RunUnknown, UsageInvalid
 from holdfast.gateway.body import JSON_BYTES
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.documents import pipeline_document, read_document
+from holdfast.gateway.documents import pipeline_document, read_document, run_document
 from holdfast.gateway.entrance import (
     AsClient,
     AtDesk,
@@ -22,6 +22,7 @@ from holdfast.gateway.entrance import (
     SenderQuery,
     TablePath,
     body_of,
+    standing,
 )
 from holdfast.gateway.models import (
     NAME,
@@ -41,9 +42,11 @@ from holdfast.store.rows import End, NewRun
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 LIST_MAX = 1000
-_LIST_SENDERS = 2000
-"""After so many a page ends, whatever its limit is: each takes two queries, and a page holds up one
-of the two threads that ask the store."""
+_LIST_COST = 2000
+"""Senders after which a page ends, whatever its limit is: each takes two queries, and a page holds up
+one of the two threads that ask the store."""
+_ROWS_AS_SENDER = 100
+"""So many chunks, received or applied, count as another sender: each is a row."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -70,7 +73,7 @@ async def _document(desk: Desk, found: ClientRun) -> dict[str, Any]:
     responses={
         201: {"model": RunShape, "description": "The run is created."},
         200: {"model": RunShape, "description": "It was there, created with the same."},
-        **refusals(408, 409, 413, 415),
+        **refusals(408, 409, 410, 413, 415),
     },
     openapi_extra=json_body(Creation),
 )
@@ -89,9 +92,8 @@ async def create_run(
     rule = accept_opening(desk.allowed(client).open_runs, run.run_id)
     created = await desk.write(desk.store.open_client_run, run, opening, rule)
     crashpoint("gateway.create.after")
-    found = await desk.read(desk.store.read_client_run, client.client, run.run_id)
-    if found is None:
-        raise RunUnknown(run=run.run_id)
+    known = await desk.read(desk.store.read_client_run, client.client, run.run_id)
+    found = standing(known, run.run_id)
     return JSONResponse(await _document(desk, found), 201 if created else 200)
 
 
@@ -140,11 +142,14 @@ async def list_runs(
         place = RunId(after) if after else None
         found = desk.store.list_client_runs(client.client, after=place, count=limit + 1)
         runs: list[dict[str, Any]] = []
-        senders = 0
+        cost = 0
         for one in found[:limit]:
-            runs.append(read_document(desk.store, one, desk.spec))
-            senders += len(runs[-1]["tables"])
-            if senders >= _LIST_SENDERS:
+            progress = desk.store.read_progress(one.run.run_id)
+            barriers = desk.store.read_barriers(one.run.run_id)
+            runs.append(run_document(one, progress, barriers, desk.spec))
+            rows = sum(len(sender.received) + len(sender.applied) for sender in progress)
+            cost += len(progress) + rows // _ROWS_AS_SENDER
+            if cost >= _LIST_COST:
                 break
         return {"runs": runs, "next": runs[-1]["run"] if len(runs) < len(found) else None}
 
