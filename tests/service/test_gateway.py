@@ -32,6 +32,7 @@ from tests.service.door import (
 
 from holdfast._base.ids import RunId
 from holdfast.queries import verify
+from holdfast.store.result_rows import PlaceKind
 
 TEXT = b"shop,amount\na,1\n"
 OTHER = b"shop,amount\na,2\n"
@@ -319,6 +320,37 @@ def test_pieces_have_checksums_and_ranges(gateway: Gateway, client: httpx.Client
         assert beyond.status_code == 416
     assert code_of(client.get(f"/v1/runs/{run}/results/large/999"), 404) == "PIECE_UNKNOWN"
     assert code_of(client.get(f"/v1/runs/{run}/results/nothing"), 404) == "PIECE_UNKNOWN"
+
+
+def test_a_piece_that_was_altered_never_arrives_as_a_whole(
+    gateway: Gateway, client: httpx.Client
+) -> None:
+    """At equal length, pieces and files of a series alike; the operator is told where."""
+    run = create(client)
+    send_all(client, run)
+    work_off(gateway.root, run)
+    with store_of(gateway.root) as shared:
+        kept = [
+            (f"/v1/runs/{run}/results/{one.series}/{place}{piece.ordinal}", piece)
+            for one in shared.store.read_results(RunId(run))
+            for place, pieces in (("", one.pieces), ("files/", one.ordered or ()))
+            for piece in pieces
+            if piece.size and piece.place is not PlaceKind.BLOB
+        ]
+        places = {shared.directory.root / piece.location for _, piece in kept}
+    assert any("files/" in url for url, _ in kept)
+    whole = {path: path.read_bytes() for path in places}
+    try:
+        for path, data in whole.items():
+            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        for url, _ in kept:
+            with pytest.raises(httpx.RemoteProtocolError):
+                client.get(url)
+    finally:
+        for path, data in whole.items():
+            path.write_bytes(data)
+    assert all(checksum(client.get(url).content) == piece.checksum for url, piece in kept)
+    assert all(str(path) in gateway.log() for path in places)
 
 
 def test_a_finished_run_acknowledges_what_it_has_and_takes_nothing_more(

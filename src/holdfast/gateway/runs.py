@@ -43,8 +43,8 @@ from holdfast.store.rows import End, NewRun
 router = APIRouter(prefix="/v1", tags=["runs"])
 LIST_MAX = 1000
 _LIST_COST = 2000
-"""Senders after which a page ends, whatever its limit is: each takes two queries, and a page holds up
-one of the two threads that ask the store."""
+"""Senders after which a page ends, whatever its limit is: each takes two queries, and a page holds
+up one of the two threads that ask the store."""
 _ROWS_AS_SENDER = 100
 """So many chunks, received or applied, count as another sender: each is a row."""
 M = TypeVar("M", bound=BaseModel)
