@@ -23,7 +23,6 @@ from holdfast.blobs.contract import BlobInfo
 from holdfast.engine.barrier import is_complete
 from holdfast.errors import (
     BodyTooLarge,
-    CallerError,
     FormatRefused,
     HoldfastError,
     RunUnknown,
