@@ -26,6 +26,15 @@ def test_urls_of_all_storages() -> None:
     assert read_settings("tansu+s3://topics").startup_timeout_s == 60.0
 
 
+def test_it_listens_and_is_reached_where_it_is_told() -> None:
+    at_home = read_settings("tansu+memory://p")
+    assert at_home.client(9).servers == "127.0.0.1:9"
+    shown = read_settings("tansu+memory://p?host=192.0.2.7")
+    assert shown.client(9).url.startswith("kafka://192.0.2.7:9/p")
+    told = environment_of(shown, 9, {})
+    assert {told["LISTENER_URL"], told["ADVERTISED_LISTENER_URL"]} == {"tcp://192.0.2.7:9"}
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -42,6 +51,9 @@ def test_urls_of_all_storages() -> None:
         "tansu+memory://p?port=none",
         "tansu+memory://p?port=70000",
         "tansu+memory://p?port=80.5",
+        "tansu+memory://p?host=",
+        "tansu+memory://p?host=0.0.0.0",
+        "tansu+memory://p?host=me@there",
     ],
 )
 def test_what_says_nothing_is_refused(url: str) -> None:
@@ -93,6 +105,7 @@ def test_a_binary_is_found_by_either_name(tmp_path: Path) -> None:
         ("kind: Connect, source: dns error", "endpoint"),
         ("LibSql(ConnectionFailed(Unable to open connection to local database x: 14))", "file"),
         ("Os { code: 98, kind: AddrInUse }", "port"),
+        ("Os { code: 99, kind: AddrNotAvailable }", "no address of this machine"),
         ("\x1b[31mERROR\x1b[0m something else", "something else"),
         ("ready in 4 ms", "in time"),
     ],

@@ -13,6 +13,8 @@ SUPERVISOR_VARIABLE = "HOLDFAST_SUPERVISOR"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_LISTENING = "0A"
+"""How the kernel's tables of sockets write it."""
 
 
 def die_with(parent: int) -> None:
@@ -28,6 +30,21 @@ def die_with_supervisor() -> None:
     parent = os.environ.pop(SUPERVISOR_VARIABLE, "")
     if parent.isdigit():
         die_with(int(parent))
+
+
+def listens(pid: int, port: int) -> bool:
+    """Tell whether it is this process, and no other, that listens on a TCP port."""
+    try:
+        held = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+        tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    except OSError:  # it has ended, or closed a file in between: whoever asks looks again
+        return False
+    for line in "".join(tables).splitlines():
+        fields = line.split()
+        is_ours = fields[1].endswith(f":{port:04X}") and f"socket:[{fields[9]}]" in held
+        if is_ours and fields[3] == _LISTENING:
+            return True
+    return False
 
 
 def adopt_orphans() -> None:

@@ -7,6 +7,7 @@ left as a zombie.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -19,9 +20,10 @@ from pathlib import Path
 
 from holdfast._base.clock import Clock
 from holdfast._base.files import FILE_MODE, make_directories, os_errors
+from holdfast._base.processes import listens
 from holdfast.errors import HoldfastError
 from holdfast.log.tansu.settings import TansuSettings, environment_of, find_binary
-from holdfast.log.tansu.trouble import diagnose
+from holdfast.log.tansu.trouble import diagnose, port_taken
 
 DEATHS_MAX = 3
 """Deaths of a broker that never served, after which it is not started again: it cannot."""
@@ -29,13 +31,18 @@ QUICK_S = 2.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 2.0
 """Between a death and the next birth; doubled while it dies within QUICK_S of its birth: a broker
 that cannot live must not spin."""
+PORT_S = 5.0
+"""How long somebody else may hold the port. Shorter: what is left of a process that was killed, or
+a connection that was given this port by chance, is taken for a server. Longer: so much later it is
+said."""
+LOOK_S = 0.05
 STOP_S = 5.0
 """How long it may take to end when it is asked to."""
 TAIL_BYTES = 16 << 10
 
 
 class Broker:
-    """A broker on a port of this machine's own loopback."""
+    """A broker on a port of this machine: of its loopback, unless told otherwise."""
 
     def __init__(
         self, settings: TansuSettings, clock: Clock, environment: Mapping[str, str]
@@ -47,6 +54,7 @@ class Broker:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._served, self._gave_up = threading.Event(), threading.Event()
+        self._is_taken = False
         self._guard = threading.Lock()
         self.output = Path()
         self._made: Path | None = None
@@ -62,6 +70,11 @@ class Broker:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether it cannot be started again: as long as somebody else holds its port."""
+        return self._gave_up.is_set()
+
     def start(self, is_ready: Callable[[int], bool]) -> None:
         """Start it, and return when `is_ready(port)` says that it serves.
 
@@ -76,6 +89,7 @@ class Broker:
         self._stopping.clear()
         self._served.clear()
         self._gave_up.clear()
+        self._is_taken = False
         self.restarts = 0
         command = [sys.executable, "-m", "holdfast.log.tansu.child", str(os.getpid()), binary]
         self._thread = threading.Thread(
@@ -84,13 +98,19 @@ class Broker:
         self._thread.start()
         deadline_s = self._clock.monotonic_s() + self._settings.startup_timeout_s
         try:
-            while not is_ready(self.port):
+            # Asked before ours listens, somebody else might answer.
+            while not (self._has_port() and is_ready(self.port)):
+                self._gave_up.wait(LOOK_S)
                 if self._gave_up.is_set() or self._clock.monotonic_s() > deadline_s:
                     raise self.trouble()
             self._served.set()
         except BaseException:  # whatever it was, no half-started broker stays behind
             self.stop(keep_output=True)
             raise
+
+    def _has_port(self) -> bool:
+        pid = self.pid
+        return pid is not None and listens(pid, self.port)
 
     def _folder(self) -> Path:
         """Return the directory it runs in: of its file, the one that is named, or a new one."""
@@ -108,7 +128,7 @@ class Broker:
     def _keep(self, command: list[str], folder: Path) -> None:
         """Run it, again and again, until it is to stop, or turns out not to start at all."""
         pause_s = PAUSE_MIN_S
-        while not self._stopping.is_set():
+        while self._await_port():
             born_s = self._clock.monotonic_s()
             with self._guard:
                 if self._stopping.is_set():
@@ -122,6 +142,24 @@ class Broker:
             is_quick = self._clock.monotonic_s() - born_s < QUICK_S
             pause_s = min(pause_s * 2, PAUSE_MAX_S) if is_quick else PAUSE_MIN_S
             self._stopping.wait(pause_s)
+
+    def _await_port(self) -> bool:
+        """Return whether to start it: not if it is to stop, or its port is not to be had.
+
+        One that has served waits on, and gives up meanwhile: when the port is free, it is back.
+        """
+        give_up_s = self._clock.monotonic_s() + PORT_S
+        while not self._stopping.is_set():
+            self._is_taken = not _is_free(self._settings.host, self.port)
+            if not self._is_taken:
+                self._gave_up.clear()
+                return True
+            if self._clock.monotonic_s() > give_up_s:
+                self._gave_up.set()
+                if not self._served.is_set():
+                    return False
+            self._stopping.wait(LOOK_S)
+        return False
 
     def _spawn(self, command: list[str], folder: Path) -> subprocess.Popen[bytes]:
         output = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
@@ -138,7 +176,9 @@ class Broker:
             os.close(output)
 
     def trouble(self, otherwise: str = "it did not answer in time") -> HoldfastError:
-        """Return what its output says about why it does not serve."""
+        """Return why it does not serve: somebody else has its port, or what its output says."""
+        if self._is_taken:
+            return port_taken(f"{self._settings.host}:{self.port}", str(self.output))
         data = self.output.read_bytes()[-TAIL_BYTES:] if self.output.exists() else b""
         return diagnose(data.decode("utf-8", "replace"), str(self.output), otherwise)
 
@@ -163,5 +203,16 @@ class Broker:
 
 def _free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))
         return int(probe.getsockname()[1])
+
+
+def _is_free(host: str, port: int) -> bool:
+    """Tell whether the broker could listen there, which asks as it does."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE  # of anything else its output tells
+        return True

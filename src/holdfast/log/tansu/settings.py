@@ -32,10 +32,16 @@ INSTALL = "make broker, or cargo install tansu --version 0.6.0 --locked --featur
 STARTUP_S = {"memory": 10.0, "sqlite": 20.0, "s3": 60.0}
 """How long a broker may take to answer: on S3 it reads its bucket first."""
 
+LOOPBACK = "127.0.0.1"
+_ANY = "0.0.0.0"  # noqa: S104 - it is refused: nobody can connect to it
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _WRITE = "Write tansu+memory://PREFIX, tansu+sqlite:///path/to/file or tansu+s3://BUCKET."
 _OPTIONS = frozenset(
-    ("prefix", "port", "data_dir", "s3_endpoint", "s3_region", "startup_timeout_s", "timeout_s")
+    (
+        *("prefix", "host", "port", "data_dir", "s3_endpoint", "s3_region"),
+        *("startup_timeout_s", "timeout_s"),
+    )
 )
 
 
@@ -48,6 +54,8 @@ class TansuSettings:
     place: str
     """The file, or the bucket."""
     prefix: str
+    host: str = LOOPBACK
+    """Where it listens, and what others are told to connect to. It asks nobody who they are."""
     port: int = 0
     """0: a free one."""
     data_dir: str = ""
@@ -77,7 +85,7 @@ class TansuSettings:
     def client(self, port: int) -> KafkaSettings:
         """Return how to talk to the broker on `port`, and what it lacks."""
         return KafkaSettings(
-            servers=f"127.0.0.1:{port}",
+            servers=f"{self.host}:{port}",
             prefix=self.prefix,
             flush="broker",
             truncate="mark",
@@ -109,10 +117,13 @@ def read_settings(url: str) -> TansuSettings:
         place, prefix = "", options.get("prefix", place)
         _require(parts.path in ("", "/"), url)
     _require(PREFIX.fullmatch(prefix), url)
+    host = options.get("host", LOOPBACK)
+    _require(_HOST.fullmatch(host) and host != _ANY, url)
     return TansuSettings(
         engine=engine,
         place=place,
         prefix=prefix,
+        host=host,
         port=int(_number(options, "port", 0, 65535)),
         data_dir=options.get("data_dir", ""),
         s3_endpoint=options.get("s3_endpoint", ""),
@@ -145,7 +156,7 @@ def environment_of(
     settings: TansuSettings, port: int, environment: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the broker's environment: its settings, and its keys if it needs them."""
-    address = f"tcp://127.0.0.1:{port}"
+    address = f"tcp://{settings.host}:{port}"
     found = {
         **environment,
         "STORAGE_ENGINE": settings.storage,

@@ -8,6 +8,7 @@ from holdfast.errors import LogNotStarted
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _KEYS = re.compile(r"(AWSAccessKeyId|Signature|Credential)=[^&\s\"]+")
+_ANOTHER_PORT = "End whoever listens there, give another port, or none."
 _CASES: tuple[tuple[str, str, str], ...] = (
     # what is looked for, what it means, what to do
     (
@@ -31,8 +32,18 @@ _CASES: tuple[tuple[str, str, str], ...] = (
         "its file cannot be opened",
         "Give a directory that exists and may be written.",
     ),
-    (r"AddrInUse|Address already in use", "its port is in use", "Give another port, or none."),
+    (r"AddrInUse|Address already in use", "its port is in use", _ANOTHER_PORT),
+    (
+        r"AddrNotAvailable|Cannot assign requested address|failed to lookup address",
+        "its host is no address of this machine",
+        "Give one that other machines reach this one by, or none.",
+    ),
 )
+
+
+def port_taken(address: str, path: str) -> LogNotStarted:
+    """Return the error of a broker whose port somebody else has."""
+    return LogNotStarted(what=f"{address} is in use", remedy=_ANOTHER_PORT, output=path)
 
 
 def diagnose(output: str, path: str, otherwise: str = "it did not answer in time") -> LogNotStarted:
