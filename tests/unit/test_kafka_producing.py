@@ -6,14 +6,33 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from holdfast._base.clock import SystemClock
-from holdfast.errors import LogUnreachable
+from holdfast.errors import LogEmptied, LogUnreachable
 from holdfast.log.contract import Record
 from holdfast.log.kafka import producing
 from holdfast.log.kafka.connection import Connection
 from holdfast.log.kafka.producing import Producing
 from holdfast.log.kafka.settings import KafkaSettings
+
+
+def test_a_question_ends_when_the_broker_has_lost_all() -> None:
+    """What is known of it is doubted until it is renewed."""
+    lives = [0]
+    connection = Connection(KafkaSettings("h:1", "p"), SystemClock(), lambda: lives[-1])
+    assert connection.again(lambda _: "answer") == "answer"
+    assert not connection.is_stale()
+
+    def dies(wait_s: float) -> str:
+        lives.append(1)
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+
+    with pytest.raises(LogEmptied):
+        connection.again(dies)
+    assert connection.is_stale()
+    connection.renew()
+    assert connection.again(lambda _: "answer") == "answer"
 
 
 class FakeReport:

@@ -12,7 +12,7 @@ from tests.unit.plain_runs import answers_in, run_toy
 
 from holdfast._base.ids import Offset
 from holdfast.engine.state import look
-from holdfast.errors import Damaged, Fenced, LogUnreachable, UsageInvalid
+from holdfast.errors import Damaged, Fenced, LogEmptied, LogUnreachable, UsageInvalid
 from holdfast.log.contract import Position, Record, StoredRecord
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.log.memory import MemoryBackend
@@ -162,6 +162,48 @@ def test_a_log_that_begins_anew_under_its_reader_is_filled_again() -> None:
     log._remote = Forgetful()
     log._remote.create_topic(REMOTE)
     assert taken(log, 30) == [30, 31]
+
+
+class Restarted(Forgetful):
+    """A broker in memory that ends at one of its next calls and is back with nothing."""
+
+    calls_left = -1
+
+    def _count(self) -> None:
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            self._topics.clear()
+            raise LogEmptied(log="there")
+
+    def produce_batch(
+        self, topic: str, records: Sequence[Record], *, partition: int = 0
+    ) -> list[Offset]:
+        self._count()
+        return super().produce_batch(topic, records, partition=partition)
+
+    def bounds(self, topic: str, *, partition: int = 0) -> tuple[Offset, Offset]:
+        self._count()
+        return super().bounds(topic, partition=partition)
+
+    def commit_offset(self, topic: str, group: str, offset: Offset, *, partition: int = 0) -> None:
+        self._count()
+        super().commit_offset(topic, group, offset, partition=partition)
+
+
+@pytest.mark.parametrize("calls", range(1, 12))
+def test_a_log_that_is_started_again_with_nothing_is_filled_again(calls: int) -> None:
+    """At whichever call: what is read comes once, and what is committed stays so."""
+    remote = Restarted()
+    store = filled(9)
+    log = over(store, remote)
+    log.register_group("t", "g")
+    remote.calls_left = calls
+    for place in range(0, 9, 3):
+        assert taken(log, place, 3) == [place, place + 1, place + 2]
+        log.commit_offset("t", "g", Offset(place + 3))
+    remote.calls_left = -1
+    assert log.get_committed_offset("t", "g") == 9
+    assert taken(log, 0, 9) == list(range(9))
 
 
 def test_a_hint_beyond_what_is_wanted_is_no_harm() -> None:

@@ -56,6 +56,7 @@
     |   +-- MessageReturned          MESSAGE_RETURNED
     |   +-- MessageNacked            MESSAGE_NACKED
     |   +-- LogUnreachable           LOG_UNREACHABLE
+    |   +-- LogEmptied               LOG_EMPTIED
     |   +-- LogRefused               LOG_REFUSED
     |   +-- LogNotStarted            LOG_NOT_STARTED
     |   +-- ServerUnreachable        SERVER_UNREACHABLE
@@ -135,7 +136,7 @@ from holdfast.errors.environment import (
     StateBusy,
     StorageFailed,
 )
-from holdfast.errors.logs import LogNotStarted, LogRefused, LogUnreachable
+from holdfast.errors.logs import LogEmptied, LogNotStarted, LogRefused, LogUnreachable
 from holdfast.errors.paid import (
     BudgetSpent,
     CallFailed,
@@ -202,6 +203,7 @@ __all__ = [
     "LedgerMismatch",
     "LedgerRefused",
     "LedgerUnreachable",
+    "LogEmptied",
     "LogNotStarted",
     "LogRefused",
     "LogUnreachable",

@@ -18,6 +18,19 @@ class LogUnreachable(EnvironmentFailed):
     error: str
 
 
+class LogEmptied(EnvironmentFailed):
+    """A broker that keeps all in memory ended and was started again. A run sends it what is missing
+    by itself.
+    """
+
+    code: ClassVar[str] = "LOG_EMPTIED"
+    template: ClassVar[str] = (
+        "log {log}: the broker was started again and has lost what it held."
+        " Create its topics and send their records again."
+    )
+    log: str
+
+
 class LogRefused(EnvironmentFailed):
     """A broker answers, but not for us: user, password, rights, or something it cannot do."""
 

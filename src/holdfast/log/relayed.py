@@ -29,7 +29,7 @@ from holdfast._base.clock import Clock
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import START, Offset
 from holdfast.config import BATCH_SIZE, FETCH_TIMEOUT_MS
-from holdfast.errors import Damaged, UsageInvalid
+from holdfast.errors import Damaged, LogEmptied, UsageInvalid
 from holdfast.log.contract import (
     Capability,
     Position,
@@ -118,22 +118,36 @@ class RelayedBackend(EmbeddedBackend):
             topic, offset, count=count, partition=partition, timeout_s=timeout_s
         )
         if wanted:
+            while not self._has_come(topic, partition, wanted):
+                pass
+            crashpoint("relay.read.after")
+        return wanted
+
+    def _has_come(self, topic: str, partition: int, wanted: Sequence[StoredRecord]) -> bool:
+        """Bring `wanted` over the log elsewhere; False: it lost the topic in the middle."""
+        try:
             cursor = self._cursor(topic, partition)
             with cursor.lock:
                 self._note(cursor, topic, partition)
                 self._begin(cursor, topic, partition, wanted[0].offset)
                 self._collect(cursor, topic, partition, wanted)
-            crashpoint("relay.read.after")
-        return wanted
+        except (LogEmptied, UsageInvalid):
+            if _is_there(self._remote, self.remote_topic(topic)):
+                raise
+            return False
+        return True
 
     def _cursor(self, topic: str, partition: int) -> _Cursor:
+        """Return where a partition is read; at its beginning, if the log does not know the topic:
+        one that lost it holds nothing, and is sent what is missing.
+        """
+        name = self.remote_topic(topic)
         with self._making:
-            found = self._cursors.get((topic, partition))
-            if found is None:
-                name = self.remote_topic(topic)
+            if not _is_there(self._remote, name):
+                for key in [key for key in self._cursors if key[0] == topic]:
+                    del self._cursors[key]
                 self._remote.create_topic(name, partitions=self.partitions(topic))
-                found = self._cursors[topic, partition] = _Cursor()
-            return found
+            return self._cursors.setdefault((topic, partition), _Cursor())
 
     def _begin(self, cursor: _Cursor, topic: str, partition: int, number: int) -> None:
         """Make ready to look for record `number`."""
@@ -163,7 +177,11 @@ class RelayedBackend(EmbeddedBackend):
         place = cursor.places.get(least, START)
         is_due = least == cursor.expected or place - cursor.noted >= self._batch_size
         if place > cursor.noted and is_due:
-            self._drop_there(topic, partition, place)
+            try:
+                self._drop_there(topic, partition, place)
+            except (LogEmptied, UsageInvalid):
+                if _is_there(self._remote, self.remote_topic(topic)):
+                    raise
             cursor.noted = place
             cursor.places = {n: at for n, at in cursor.places.items() if n >= least}
 

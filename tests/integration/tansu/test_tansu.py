@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.crash.workloads import check_answers
 from tests.integration import gated_run, hybrid_job
@@ -24,7 +25,7 @@ from tests.unit.plain_runs import answers_in, run_toy
 from holdfast._base.ids import Offset, fresh_token
 from holdfast.config import StageOptions
 from holdfast.engine.executor import BatchWork, SeriesWork
-from holdfast.errors import DependencyMissing, LogNotStarted
+from holdfast.errors import DependencyMissing, LogNotStarted, LogUnreachable, UsageInvalid
 from holdfast.log.contract import Capability, QueueBackend, Record
 from holdfast.log.open import open_backend
 from holdfast.log.tansu.backend import TansuBackend
@@ -141,6 +142,96 @@ def test_it_is_killed_twenty_times_in_a_run(
         tmp_path / "run", owner.endpoint().url, kill=kill, start=lambda: None
     )
     assert owner.broker.restarts >= KILLS - 1
+
+
+@pytest.mark.timeout(600)
+def test_one_in_memory_is_killed_twenty_times_in_a_run(tmp_path: Path) -> None:
+    """Each time all is lost, topics too. The engine owns the broker, and sends what is missing."""
+    killed = []
+
+    def brokers() -> list[int]:
+        below = psutil.Process().children(recursive=True)
+        return [one.pid for one in below if one.name() == "tansu" and is_alive(one.pid)]
+
+    def kill() -> None:
+        until(brokers, "the broker was started again")
+        killed.extend(brokers())
+        os.kill(killed[-1], signal.SIGKILL)
+
+    gated_run.check_broker_killed_throughout(
+        tmp_path / "run", "tansu+memory://p", kill=kill, start=lambda: None
+    )
+    assert len(set(killed)) == KILLS
+
+
+def test_whoever_comes_by_the_endpoint_of_one_in_memory_finds_out_that_all_is_lost(
+    opened: Opened,
+) -> None:
+    owner = TansuBackend("tansu+memory://p?timeout_s=3")
+    opened.append(owner)
+    owner.start()
+    reader = open_backend(owner.endpoint().url)
+    opened.append(reader)
+    reader.start()
+    reader.create_topic("t")
+    assert reader.produce("t", Record(b"before")) == 0
+    pid = owner.broker.pid or 0
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: owner.broker.pid not in (None, pid), "it was started again")
+    with pytest.raises(LogUnreachable):
+        reader.bounds("t")
+    with pytest.raises(UsageInvalid):
+        reader.bounds("t")
+    reader.create_topic("t")
+    assert reader.produce("t", Record(b"after")) == 0
+    found = reader.fetch("t", Offset(0))
+    assert found is not None
+    assert found.record.value == b"after"
+
+
+def test_a_taken_port_is_named_and_left_alone(opened: Opened) -> None:
+    """Whoever has the port answers as ours would: it is a broker, too."""
+    other = TansuBackend("tansu+memory://other")
+    opened.append(other)
+    other.start()
+    backend = TansuBackend(f"tansu+memory://p?port={other.broker.port}")
+    opened.append(backend)
+    with pytest.raises(LogNotStarted) as caught:
+        backend.start()
+    assert f"127.0.0.1:{other.broker.port} is in use" in caught.value.what
+    assert not backend.broker.is_running
+    other.create_topic("t")
+    assert other.produce("t", Record(b"x")) == 0
+
+
+def test_a_port_that_is_taken_after_a_death_is_named_until_it_is_free(
+    url_of: Callable[[str], str], opened: Opened
+) -> None:
+    backend = TansuBackend(url_of("sqlite") + "?timeout_s=30")
+    opened.append(backend)
+    backend.start()
+    backend.create_topic("t")
+    assert backend.produce("t", Record(b"x")) == 0
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        until(lambda: _takes_port(other, backend), "the port is taken from it")
+        with pytest.raises(LogNotStarted) as caught:
+            backend.bounds("t")
+        assert "is in use" in caught.value.what
+    until(lambda: not backend.broker.has_given_up, "it is started again")
+    assert backend.bounds("t") == (0, 1)
+
+
+def _takes_port(other: socket.socket, backend: TansuBackend) -> bool:
+    """Kill the broker, and listen in its place, unless it was started again before."""
+    if backend.broker.pid is not None:
+        os.kill(backend.broker.pid, signal.SIGKILL)
+    try:
+        other.bind(("127.0.0.1", backend.broker.port))
+    except OSError:
+        return False
+    other.listen()
+    return True
 
 
 def test_nothing_is_left_when_it_stops(opened: Opened) -> None:

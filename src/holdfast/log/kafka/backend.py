@@ -46,7 +46,7 @@ class KafkaBackend(QueueBackend):
     def _use(self, settings: KafkaSettings) -> None:
         """Talk to the broker that `settings` name, from the next start on."""
         self.settings = settings
-        self._connection = Connection(settings, self._clock)
+        self._connection = Connection(settings, self._clock, self._life)
         self._topics = Topics(self._connection)
         self._positions = Positions(self._connection)
         self._producing = Producing(self._connection)
@@ -63,12 +63,28 @@ class KafkaBackend(QueueBackend):
 
     def stop(self) -> None:
         """Let go of all connections."""
+        self._forget()
+        self._connection.close()
+
+    def _forget(self) -> None:
         self._fetching.close()
         self._producing.close()
         self._positions.close()
-        self._connection.close()
         self._topics.forget()
         self._marks.clear()
+
+    def _life(self) -> int:
+        """Return which life of the broker it is, where a new one has lost all."""
+        return 0
+
+    def _known(self) -> Topics:
+        """Return the topics as they are known. After trouble with the broker they are asked for
+        anew, and all else: it may have lost them.
+        """
+        if self._connection.is_stale():
+            self._forget()
+            self._connection.renew()
+        return self._topics
 
     def endpoint(self) -> QueueEndpoint:
         """Return the URL. Whoever connects brings user and password itself."""
@@ -76,11 +92,11 @@ class KafkaBackend(QueueBackend):
 
     def create_topic(self, topic: str, *, partitions: int = 1) -> None:
         """Create a topic if it is missing, kept until it is truncated."""
-        self._topics.create(topic, partitions)
+        self._known().create(topic, partitions)
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has."""
-        found = self._topics.find(topic)
+        found = self._known().find(topic)
         if found is None:
             raise UsageInvalid(what=f"topic {topic} does not exist", remedy="Create it first.")
         return found
@@ -97,7 +113,7 @@ class KafkaBackend(QueueBackend):
         Raises:
             LogUnreachable: some were not confirmed. Some may be there: produce all of them again.
         """
-        name = self._topics.name(topic, partition)
+        name = self._known().name(topic, partition)
         offsets = self._producing.send(name, partition, records)
         if offsets:
             self._fetching.saw(topic, partition, offsets[-1] + 1)
@@ -124,7 +140,7 @@ class KafkaBackend(QueueBackend):
         Raises:
             Damaged: the log ends before where it was once seen to reach: it lost records.
         """
-        name = self._topics.name(topic, partition)
+        name = self._known().name(topic, partition)
         if count < 1:
             return []
         start = max(offset, self._mark(name, partition))
@@ -132,17 +148,17 @@ class KafkaBackend(QueueBackend):
 
     def bounds(self, topic: str, *, partition: int = 0) -> tuple[Offset, Offset]:
         """Return the first offset held and the next one to be given."""
-        name = self._topics.name(topic, partition)
+        name = self._known().name(topic, partition)
         first, end = self._fetching.bounds(topic, partition)
         return Offset(max(first, self._mark(name, partition))), Offset(end)
 
     def register_group(self, topic: str, group: str) -> None:
         """Make a group known before it commits, so that truncation waits for it."""
-        self._positions.register(self._topics.name(topic, 0), group, self.partitions(topic))
+        self._positions.register(self._known().name(topic, 0), group, self.partitions(topic))
 
     def commit_offset(self, topic: str, group: str, offset: Offset, *, partition: int = 0) -> None:
         """Record that a group is done with everything below `offset`. A lower one: no effect."""
-        name = self._topics.name(topic, partition)
+        name = self._known().name(topic, partition)
         if offset < 0 or not self._fetching.reaches(topic, partition, offset):
             _, end = self._fetching.bounds(topic, partition)
             if not 0 <= offset <= end:
@@ -155,11 +171,11 @@ class KafkaBackend(QueueBackend):
 
     def get_committed_offset(self, topic: str, group: str, *, partition: int = 0) -> Offset:
         """Return the next offset a group has to read; 0 if it never committed."""
-        return Offset(self._positions.of(self._topics.name(topic, partition), group, partition))
+        return Offset(self._positions.of(self._known().name(topic, partition), group, partition))
 
     def get_min_committed_offset(self, topic: str, *, partition: int = 0) -> Offset:
         """Return the least position of all known groups; 0 with none, or one that never did."""
-        return Offset(self._positions.least(self._topics.name(topic, partition), partition))
+        return Offset(self._positions.least(self._known().name(topic, partition), partition))
 
     def truncate_before(self, topic: str, offset: Offset, *, partition: int = 0) -> Offset:
         """Drop records below `offset`, never beyond the minimum committed offset.
@@ -167,7 +183,7 @@ class KafkaBackend(QueueBackend):
         Where the broker cannot, a mark says from where on records count as held: they are not
         seen any more, but no room is given back.
         """
-        name = self._topics.name(topic, partition)
+        name = self._known().name(topic, partition)
         first, _ = self.bounds(topic, partition=partition)
         target = min(offset, self._positions.least(name, partition))
         if target <= first:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from holdfast._base.clock import Clock
-from holdfast.errors import HoldfastError, LogRefused, LogUnreachable, UsageInvalid
+from holdfast.errors import HoldfastError, LogEmptied, LogRefused, LogUnreachable, UsageInvalid
 from holdfast.log.kafka.settings import KafkaSettings
 
 T = TypeVar("T")
@@ -62,11 +62,21 @@ _PASSING = frozenset(
 """What a broker says, or the client of it, that starts, stops or is away: asked again."""
 
 
+def _one_life() -> int:
+    return 0
+
+
 class Connection:
     """Asks one broker or cluster. Safe to use from several threads."""
 
-    def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
+    def __init__(
+        self, settings: KafkaSettings, clock: Clock, life: Callable[[], int] = _one_life
+    ) -> None:
+        """`life` numbers the broker's lives, if a new one knows nothing of the one before. It
+        raises when there is none to come.
+        """
         self.settings, self._clock = settings, clock
+        self._life, self._lived, self._is_doubtful = life, 0, False
         self._admin: AdminClient | None = None
         self._pause = threading.Event()
         self._complaint = ""
@@ -74,6 +84,7 @@ class Connection:
     def open(self) -> None:
         """Connect, and see that the broker answers."""
         if self._admin is None:
+            self._lived = self._life()
             config: dict[str, Any] = {**self.settings.client(), "error_cb": self.hear}
             admin = AdminClient(config)
             self.again(lambda wait_s: admin.list_topics(timeout=wait_s))
@@ -90,6 +101,23 @@ class Connection:
             raise UsageInvalid(what="the log is not started", remedy="Call start() first.")
         return self._admin
 
+    def check(self) -> None:
+        """See that it is the broker that it was.
+
+        Raises:
+            LogEmptied: it was started again, and has lost all.
+        """
+        if self._life() != self._lived:
+            raise LogEmptied(log=self.settings.url)
+
+    def is_stale(self) -> bool:
+        """Tell whether what is known of the broker may not be so any more."""
+        return self._is_doubtful or self._life() != self._lived
+
+    def renew(self) -> None:
+        """Believe what is found out from now on."""
+        self._is_doubtful, self._lived = False, self._life()
+
     def hear(self, error: KafkaError) -> None:
         """Remember what the client library complains of, for the message of an error to come."""
         self._complaint = error.str()
@@ -104,6 +132,7 @@ class Connection:
         deadline_s = self._clock.monotonic_s() + self.settings.timeout_s
         pause_s = RETRY_MIN_S
         while True:
+            self.check()
             left_s = deadline_s - self._clock.monotonic_s()
             try:
                 return ask(max(min(left_s, ASK_MAX_S), 0.1))
@@ -129,6 +158,7 @@ class Connection:
             return LogRefused(log=self.settings.url, error=text)
         if self._complaint and is_passing(cause):
             text += f" ({self._complaint})"
+        self._is_doubtful = True
         return LogUnreachable(log=self.settings.url, error=text)
 
 

@@ -38,12 +38,14 @@ class Fetching:
         self._connection, self._clock = connection, clock
         self._guard = threading.Lock()
         self._idle: list[Reader] = []
+        self._lettings_go = 0
         self._ends: dict[tuple[str, int], int] = {}
 
     def close(self) -> None:
         """Let go of all readers."""
         with self._guard:
             idle, self._idle = self._idle, []
+            self._lettings_go += 1
         for reader in idle:
             reader.close()
         self._ends.clear()
@@ -80,6 +82,7 @@ class Fetching:
             reader = next(iter(at or here), None)
             if reader is not None:
                 self._idle.remove(reader)
+            lettings_go = self._lettings_go
         if reader is None:
             reader = reader_of(self._connection.settings, topic, partition, self._clock)
         try:
@@ -87,9 +90,11 @@ class Fetching:
         except BaseException:  # even when interrupted: where it stands is unknown
             reader.close()
             raise
+        surplus: Reader | None = reader
         with self._guard:
-            self._idle.append(reader)
-            surplus = self._idle.pop(0) if len(self._idle) > READERS_MAX else None
+            if lettings_go == self._lettings_go:  # else all others were let go meanwhile
+                self._idle.append(reader)
+                surplus = self._idle.pop(0) if len(self._idle) > READERS_MAX else None
         if surplus is not None:
             surplus.close()
 
@@ -135,8 +140,10 @@ class Fetching:
         while len(found) < count and offset < end:
             more = self._take(reader, offset, count - len(found), SLICE_S)
             found += more
-            if not more and self._clock.monotonic_s() > give_up_s:
-                raise self._connection.trouble(KafkaError(TIMED_OUT))
+            if not more:
+                self._connection.check()
+                if self._clock.monotonic_s() > give_up_s:
+                    raise self._connection.trouble(KafkaError(TIMED_OUT))
             offset = max(offset, reader.position)
         return found
 

@@ -53,9 +53,13 @@ class Producing:
 
         with self._producing:
             producer = self._producer = self._producer or self._connect()
-            self._enqueue(producer, name, partition, records, told)
-            while producer.flush(SLICE_S):
-                pass
+            try:
+                self._enqueue(producer, name, partition, records, told)
+                while producer.flush(SLICE_S):
+                    self._connection.check()
+            except BaseException:  # even when interrupted
+                self._drop(producer)
+                raise
             if failed or len(offsets) != len(records):
                 self._refuse(failed, len(offsets), len(records))
         return offsets
@@ -95,7 +99,6 @@ class Producing:
                 except BufferError:
                     producer.poll(SLICE_S)  # the batch is larger than what the client holds
                 except KafkaException as error:
-                    self._drop(producer)
                     raise self._refusal(record, error.args[0]) from error
 
     def _refusal(self, record: Record, cause: KafkaError) -> HoldfastError:

@@ -54,6 +54,16 @@ class TansuBackend(KafkaBackend):
             self._check_storage()
         super().start()
 
+    def _life(self) -> int:
+        """Return which life of the broker it is: in memory, a new one begins with nothing.
+
+        Raises:
+            LogNotStarted: somebody else has its port.
+        """
+        if self.broker.has_given_up:
+            raise self.broker.trouble()
+        return self.broker.restarts if self.broker_settings.engine == "memory" else 0
+
     def _check_storage(self) -> None:
         """Write something: a broker answers although its bucket is missing."""
         if self.broker_settings.engine != "s3":
