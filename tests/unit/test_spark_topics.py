@@ -18,12 +18,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from holdfast._base.ids import Offset
 from holdfast.errors import UsageInvalid
-from holdfast.log.contract import Capability
+from holdfast.log.contract import Capability, Record
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.spark.topic_options import opened, read_options, write_options
 from holdfast.spark.topic_sink import prepare, shard_of
-from holdfast.spark.topic_source import TopicRange, cut, limited
+from holdfast.spark.topic_source import TopicRange, TopicStream, cut, limited
 
 PLACES = st.dictionaries(st.sampled_from("0123"), st.integers(0, 40), min_size=1)
 
@@ -112,6 +113,25 @@ def test_a_log_that_tasks_cannot_share_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageInvalid), opened(url):
             pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_that_starts_a_broker_is_refused() -> None:
+    """One of it is durable and shared, but every task would start its own."""
+    with pytest.raises(UsageInvalid) as caught, opened("tansu+s3://bucket"):
+        pass
+    assert "endpoint" in caught.value.remedy
+
+
+def test_a_group_is_known_from_the_first_look_on(tmp_path: Path) -> None:
+    """A query that has a checkpoint is never asked where it begins."""
+    url = (tmp_path / "log").as_uri()
+    with opened(url, create=True) as log:
+        log.create_topic("t")
+        log.produce_batch("t", [Record(b"x")] * 5)
+        log.commit_offset("t", "other", Offset(5))
+        stream = TopicStream(read_options({"topic": "t", "url": url, "group": "new"}))
+        assert stream.reportLatestOffset() == {"0": 5}
+        assert log.truncate_before("t", Offset(5)) == 0
 
 
 def test_a_log_that_takes_copies_is_refused_unless_they_are_accepted(

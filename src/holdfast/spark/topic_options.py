@@ -153,6 +153,10 @@ def opened(url: str, *, create: bool = False) -> Iterator[QueueBackend]:
         UsageInvalid: it is not such a log, or its file is not on this machine.
     """
     parts = urlsplit(url)
+    if parts.scheme.startswith("tansu+"):
+        # Each call and task would start a broker of its own on the same storage.
+        remedy = "Use the kafka:// endpoint of the one that runs."
+        raise _bad(f"{parts.scheme}:// starts a broker", remedy)
     if parts.scheme == "file" and not create and not Path(unquote(parts.path)).exists():
         # Opening would make it: a task on another machine would read and fill an empty log.
         remedy = "Create it first; on a cluster, use a log that all machines reach."
@@ -162,8 +166,8 @@ def opened(url: str, *, create: bool = False) -> Iterator[QueueBackend]:
     if not needed <= backend.capabilities:
         remedy = "Use file:///path, or a broker."
         raise _bad(f"{parts.scheme}:// is not durable or not shared by processes", remedy)
-    backend.start()
     try:
+        backend.start()
         yield backend
     finally:
         backend.stop()

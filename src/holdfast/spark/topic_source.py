@@ -10,6 +10,7 @@ Records that were dropped before they could be read are an error, never a smalle
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,12 +170,20 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._target: Offsets | None = None
+        self._is_known = False
+
+    @contextmanager
+    def _joined(self) -> Iterator[QueueBackend]:
+        """Open the log. The group is known from the first time on, whatever the checkpoint says."""
+        with as_text(), opened(self._options.url) as backend:
+            if self._options.group is not None and not self._is_known:
+                backend.register_group(self._options.topic, self._options.group)
+                self._is_known = True
+            yield backend
 
     def initialOffset(self) -> Offsets:
-        """Return where a new query begins. Its group is known from then on."""
-        with as_text(), opened(self._options.url) as backend:
-            if self._options.group is not None:
-                backend.register_group(self._options.topic, self._options.group)
+        """Return where a new query begins."""
+        with self._joined() as backend:
             first, end = _bounds(backend, self._options.topic)
             return end if self._options.starting == LATEST else first
 
@@ -196,12 +205,12 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offsets:
         """Return where the topic ends: the progress of a query shows how far it is behind."""
-        with as_text(), opened(self._options.url) as backend:
+        with self._joined() as backend:
             return _bounds(backend, self._options.topic)[1]
 
     def partitions(self, start: Offsets, end: Offsets) -> list[TopicRange]:
         """Cut a micro-batch into ranges."""
-        with as_text(), opened(self._options.url) as backend:
+        with self._joined() as backend:
             for name, place in start.items():
                 if place < end.get(name, 0):
                     _refuse_dropped(backend, self._options.topic, int(name), place)
