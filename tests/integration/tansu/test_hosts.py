@@ -1,4 +1,4 @@
-"""A broker that other machines reach: network namespaces, as in `tests/integration/test_nodes.py`."""
+"""A broker that other machines reach, which are network namespaces here."""
 
 from __future__ import annotations
 

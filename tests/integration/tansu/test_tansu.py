@@ -86,6 +86,7 @@ def test_contract(
         if len(opened) == 1 and check is queues.check_stop_and_start_again:
             return owner
         backend = open_backend(owner.endpoint().url)
+        assert backend.capabilities == owner.capabilities
         backend.start()
         opened.append(backend)
         return backend

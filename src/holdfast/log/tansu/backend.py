@@ -49,9 +49,14 @@ class TansuBackend(KafkaBackend):
         """
         if not self.broker.is_running:
             self.broker.start(self._is_ready)
-            self._use(self.broker_settings.client(self.broker.port))
-            super().start()
-            self._check_storage()
+            try:
+                self._use(self.broker_settings.client(self.broker.port))
+                super().start()
+                self._check_storage()
+            except BaseException:  # whatever it was, no broker stays that nobody is connected to
+                super().stop()
+                self.broker.stop(keep_output=True)
+                raise
         super().start()
 
     def _life(self) -> int:
@@ -73,10 +78,7 @@ class TansuBackend(KafkaBackend):
         except (LogRefused, LogUnreachable) as error:
             bucket = self.broker_settings.place
             otherwise = f"bucket {bucket} is missing, or must not be written"
-            trouble = self.broker.trouble(otherwise)
-            super().stop()
-            self.broker.stop(keep_output=True)
-            raise trouble from error
+            raise self.broker.trouble(otherwise) from error
 
     def _is_ready(self, port: int) -> bool:
         """Tell whether a real request is answered."""

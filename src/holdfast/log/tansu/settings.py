@@ -87,7 +87,7 @@ class TansuSettings:
         return KafkaSettings(
             servers=f"{self.host}:{port}",
             prefix=self.prefix,
-            flush="broker",
+            flush="always" if self.engine == "s3" else "broker",
             truncate="mark",
             reads="record" if self.engine == "sqlite" else "batch",
             timeout_s=self.timeout_s,
