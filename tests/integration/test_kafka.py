@@ -8,8 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget some
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from tests.integration.kafka_server import KafkaServer, running
 from tests.integration.processes import KILLS, free_ports
+from tests.integration.waiting import until
 
 from holdfast._base.ids import Offset
 from holdfast.errors import LogRefused, LogUnreachable, UsageInvalid
@@ -131,6 +145,85 @@ def test_what_was_not_confirmed_is_not_counted(tmp_path: Path, started: list[Que
         assert held[Offset(0)] == b"before"
         assert held[offset] == b"after"
         assert set(held.values()) <= {b"before", b"lost", b"after"}
+
+
+OTHERWISE = {"retention.ms": "60000", "cleanup.policy": "compact"}
+KEPT = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+
+
+def configs(admin: AdminClient, name: str) -> dict[str, str | None]:
+    where = ConfigResource(ResourceType.TOPIC, name)
+    return {key: one.value for key, one in admin.describe_configs([where])[where].result().items()}
+
+
+def is_refused(admin: AdminClient, name: str) -> bool:
+    """Tell whether the broker lets nobody change how a topic is kept."""
+    entry = ConfigEntry("index.interval.bytes", "4096")
+    entry.incremental_operation = AlterConfigOpType.SET
+    where = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    error = admin.incremental_alter_configs([where])[where].exception(30)
+    return isinstance(error, KafkaException)
+
+
+@pytest.mark.parametrize("append", [True, False])
+def test_a_topic_that_was_there_is_kept_as_promised(
+    kafka: KafkaServer, started: list[QueueBackend], append: bool
+) -> None:
+    """Whoever made it: before something is appended, and when it is created again."""
+    prefix = f"t-{secrets.token_hex(4)}"
+    admin = AdminClient({"bootstrap.servers": kafka.address, "log_level": 0})
+    wanted = NewTopic(f"{prefix}.t", 1, 1, config=OTHERWISE)
+    admin.create_topics([wanted])[f"{prefix}.t"].result()
+    backend = KafkaBackend(kafka.url(prefix))
+    started.append(backend)
+    backend.start()
+    assert backend.bounds("t") == (0, 0)
+    assert OTHERWISE.items() <= configs(admin, f"{prefix}.t").items()
+    if append:
+        backend.produce("t", Record(b"x"))
+    else:
+        backend.create_topic("t")
+    assert (KEPT | {"flush.messages": "1"}).items() <= configs(admin, f"{prefix}.t").items()
+
+
+def test_a_topic_that_must_stay_as_it_is_is_named(
+    tmp_path: Path, started: list[QueueBackend]
+) -> None:
+    """The user may do all with it, but not change how it is kept."""
+    more = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    server = KafkaServer(tmp_path / "kafka", more=more)
+    server.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": server.address, "log_level": 0})
+        admin.create_topics([NewTopic("p.t", 1, 1)])["p.t"].result()
+        rules = [
+            AclBinding(ResourceType.TOPIC, "p.t", ResourcePatternType.LITERAL, "User:ANONYMOUS",
+                       "*", what, kind)
+            for what, kind in (
+                (AclOperation.ALL, AclPermissionType.ALLOW),
+                (AclOperation.ALTER_CONFIGS, AclPermissionType.DENY),
+            )
+        ]  # fmt: skip
+        for done in admin.create_acls(rules).values():
+            done.result()
+        until(lambda: is_refused(admin, "p.t"), "the rules are in force")
+        backend = KafkaBackend(server.url("p"))
+        started.append(backend)
+        backend.start()
+        with pytest.raises(LogRefused) as caught:
+            backend.create_topic("t")
+        assert "set retention.ms=-1, flush.messages=1" in caught.value.error
+        trusting = KafkaBackend(server.url("p", "flush=broker&truncate=mark"))
+        started.append(trusting)
+        trusting.start()
+        assert trusting.produce("t", Record(b"x")) == 0
+        backend.stop()
+        trusting.stop()
+    finally:
+        server.stop()
 
 
 def test_a_broker_that_is_not_there_is_named(started: list[QueueBackend]) -> None:

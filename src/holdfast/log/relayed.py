@@ -146,8 +146,11 @@ class RelayedBackend(EmbeddedBackend):
             if not _is_there(self._remote, name):
                 for key in [key for key in self._cursors if key[0] == topic]:
                     del self._cursors[key]
+            found = self._cursors.get((topic, partition))
+            if found is None:
                 self._remote.create_topic(name, partitions=self.partitions(topic))
-            return self._cursors.setdefault((topic, partition), _Cursor())
+                found = self._cursors[topic, partition] = _Cursor()
+            return found
 
     def _begin(self, cursor: _Cursor, topic: str, partition: int, number: int) -> None:
         """Make ready to look for record `number`."""

@@ -113,7 +113,7 @@ class KafkaBackend(QueueBackend):
         Raises:
             LogUnreachable: some were not confirmed. Some may be there: produce all of them again.
         """
-        name = self._known().name(topic, partition)
+        name = self._known().to_append(topic, partition)
         offsets = self._producing.send(name, partition, records)
         if offsets:
             self._fetching.saw(topic, partition, offsets[-1] + 1)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # its stubs forget it
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget NewTopic
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
-from holdfast.errors import UsageInvalid
+from holdfast.errors import LogRefused, UsageInvalid
 from holdfast.log.kafka.connection import Connection
 from holdfast.log.kafka.names import topic_name
+from holdfast.log.kafka.settings import KafkaSettings
 
 
 class Topics:
@@ -16,16 +22,19 @@ class Topics:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._known: dict[str, int] = {}
+        self._kept: set[str] = set()
 
     def forget(self) -> None:
         """Ask the broker again for every topic."""
         self._known.clear()
+        self._kept.clear()
 
     def create(self, topic: str, partitions: int) -> None:
         """Create a topic if it is missing. Returns when it can be used.
 
         Raises:
             UsageInvalid: it has another number of partitions.
+            LogRefused: it does not keep what this log promises, and cannot be made to.
         """
         if partitions < 1:
             what = f"topic {topic} with {partitions} partitions"
@@ -34,6 +43,7 @@ class Topics:
         if stored is None:
             self._make(topic, partitions)
             stored = self._connection.again(lambda _: self._await(topic))
+        self._keep(topic)
         if stored != partitions:
             raise UsageInvalid(
                 what=f"topic {topic} with {partitions} partitions, it has {stored}",
@@ -42,13 +52,7 @@ class Topics:
 
     def _make(self, topic: str, partitions: int) -> None:
         settings, admin = self._connection.settings, self._connection.admin
-        config = {}
-        if settings.truncate == "delete":
-            # A log is truncated by its owner alone, never by age or size. A broker that cannot
-            # truncate keeps all anyway: Tansu, told to keep for ever (-1), deletes at its start.
-            config = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
-        if settings.flush == "always":
-            config["flush.messages"] = "1"
+        config = _promised(settings)
         if settings.replicas > 1:
             config["min.insync.replicas"] = "2"
         name = topic_name(settings.prefix, topic)
@@ -63,6 +67,50 @@ class Topics:
                     raise
 
         self._connection.again(ask)
+
+    def _keep(self, topic: str) -> None:
+        """See once that a topic is kept as promised. Somebody else may have made it, or the broker
+        by itself, or this log with other options. A broker that does not tell is believed.
+        """
+        wanted = _promised(self._connection.settings)
+        if topic in self._kept or not wanted:
+            return
+        name = topic_name(self._connection.settings.prefix, topic)
+        stored = self._configs(name)
+        wrong = {key: stored[key] for key in wanted if stored.get(key, wanted[key]) != wanted[key]}
+        if wrong:
+            self._set(name, wrong, {key: wanted[key] for key in wrong})
+        self._kept.add(topic)
+
+    def _configs(self, name: str) -> dict[str, str | None]:
+        """Return how the broker keeps a topic; nothing, if it does not say so to us."""
+        where, admin = ConfigResource(ConfigResource.Type.TOPIC, name), self._connection.admin
+        try:
+            found = self._connection.again_in_future(
+                lambda wait_s: admin.describe_configs([where], request_timeout=wait_s)[where]
+            )
+        except LogRefused:
+            return {}
+        return {key: entry.value for key, entry in found.items()}
+
+    def _set(self, name: str, wrong: dict[str, str | None], wanted: dict[str, str]) -> None:
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in wanted.items()
+        ]
+        where = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+        admin = self._connection.admin
+        try:
+            self._connection.again_in_future(
+                lambda wait_s: admin.incremental_alter_configs([where], request_timeout=wait_s)[
+                    where
+                ]
+            )
+        except LogRefused as error:
+            has = ", ".join(f"{key}={value}" for key, value in wrong.items())
+            needs = ", ".join(f"{key}={value}" for key, value in wanted.items())
+            what = f"topic {name} has {has}; set {needs} ({error.error})"
+            raise LogRefused(log=error.log, error=what) from error
 
     def find(self, topic: str) -> int | None:
         """Return how many partitions a topic has, all of them usable; None: it is unknown.
@@ -96,6 +144,17 @@ class Topics:
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return found
 
+    def to_append(self, topic: str, partition: int) -> str:
+        """Return what a topic is called on the broker, and see that it keeps what it is given.
+
+        Raises:
+            UsageInvalid: there is no such topic or partition.
+            LogRefused: it does not keep what this log promises, and cannot be made to.
+        """
+        name = self.name(topic, partition)
+        self._keep(topic)
+        return name
+
     def name(self, topic: str, partition: int) -> str:
         """Return what a topic is called on the broker.
 
@@ -109,3 +168,15 @@ class Topics:
                 remedy="Create the topic first, with enough partitions.",
             )
         return topic_name(self._connection.settings.prefix, topic)
+
+
+def _promised(settings: KafkaSettings) -> dict[str, str]:
+    """Return how a topic is to be kept, by Kafka's names."""
+    found = {}
+    if settings.truncate == "delete":
+        # A log is truncated by its owner alone, never by age or size. A broker that cannot
+        # truncate keeps all anyway: Tansu, told to keep for ever (-1), deletes at its start.
+        found = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+    if settings.flush == "always":
+        found["flush.messages"] = "1"
+    return found
