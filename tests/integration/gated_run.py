@@ -89,16 +89,21 @@ def check(root: Path) -> None:
 
 
 def check_broker_killed_throughout(
-    root: Path, log: str, *, kill: Callable[[], None], start: Callable[[], None]
+    root: Path,
+    log: str,
+    *,
+    kill: Callable[[], None],
+    start: Callable[[], None],
+    kills: int = KILLS,
 ) -> None:
-    """Kill the log's broker at KILLS batches of one run; the engine asks for the next reference
-    while it is away. The engine lives through it all, and the answers are the oracle's.
+    """Kill the log's broker at the first `kills` batches of one run; the engine asks for the next
+    reference while it is away. The engine lives through it all, and the answers are the oracle's.
     """
     prepare(root)
     command = [sys.executable, "-m", "tests.integration.gated_run", str(root), log]
     engine = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        for number in range(KILLS):
+        for number in range(kills):
             until(partial(has_come, root, number), f"batch {number} has come", timeout_s=90)
             kill()
             let(root, number)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.crash.workloads import check_answers
-from tests.integration import gated_run, hybrid_job
+from tests.integration import gated_run, hybrid_job, s3_server
 from tests.integration.coffee_runs import check_killed_and_resumed
 from tests.integration.processes import KILLS, free_ports
 from tests.integration.s3_server import SECRET_KEY, S3Server
@@ -33,6 +33,8 @@ from holdfast.testing import queues
 
 BUCKET = "topics"
 """One for all: each bucket takes volumes of the server, which has a hundred."""
+S3_KILLS = 3
+"""Each takes the broker some 20 s to get over."""
 Opened = list[QueueBackend]
 ENGINES = {
     "memory": frozenset({Capability.SHARED}),
@@ -163,6 +165,26 @@ def test_one_in_memory_is_killed_twenty_times_in_a_run(tmp_path: Path) -> None:
         tmp_path / "run", "tansu+memory://p", kill=kill, start=lambda: None
     )
     assert len(set(killed)) == KILLS
+
+
+@pytest.mark.timeout(300)
+def test_s3_is_killed_in_a_run(tmp_path: Path, opened: Opened) -> None:
+    """The broker lives, and its bucket is away for a while, again and again."""
+    with s3_server.running(tmp_path / "s3") as server:
+        server.make_bucket(BUCKET)
+        owner = TansuBackend(
+            f"tansu+s3://{BUCKET}?s3_endpoint={server.endpoint}",
+            environment={**os.environ, **server.environment()},
+        )
+        opened.append(owner)
+        owner.start()
+        gated_run.check_broker_killed_throughout(
+            *(tmp_path / "run", owner.endpoint().url),
+            kill=server.kill,
+            start=server.start,
+            kills=S3_KILLS,
+        )
+        owner.stop()
 
 
 def test_whoever_comes_by_the_endpoint_of_one_in_memory_finds_out_that_all_is_lost(
