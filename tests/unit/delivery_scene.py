@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast._base import frames
 from holdfast._base.clock import pause
+from holdfast._base.frames import Frame
 from holdfast._base.ids import Ordinal, RunId
 from holdfast.blobs.local import LocalBlobs
 from holdfast.config import Config
@@ -87,6 +91,12 @@ class DeliveryScene:
 
     def blobs_below(self, prefix: str) -> list[str]:
         return list(self.blobs.names(prefix))
+
+
+def framed(kind: int, head: object, data: bytes = b"", version: int = 1) -> bytes:
+    """Return a message as a producer may send it that does not use our code."""
+    text = json.dumps(head).encode()
+    return frames.encode(Frame(kind, 0, struct.pack("<BI", version, len(text)) + text + data))
 
 
 @contextmanager

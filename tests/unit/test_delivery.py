@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 from tests.receiver import receiving
-from tests.unit.delivery_scene import CLIENT, REQUESTS, RUN, DeliveryScene, delivering
+from tests.unit.delivery_scene import (
+    CLIENT,
+    REQUESTS,
+    RUN,
+    DeliveryScene,
+    delivering,
+    framed,
+)
 
 from holdfast._base.clock import pause
 from holdfast._base.ids import START, RunId, digest
@@ -16,7 +23,15 @@ from holdfast.blobs.local import LocalBlobs
 from holdfast.config import Config
 from holdfast.delivery.figures import figures, waiting_runs
 from holdfast.delivery.loop import Delivery
-from holdfast.delivery.messages import Header, Payload, Request, decode, payload_of
+from holdfast.delivery.messages import (
+    KIND_HEADER,
+    KIND_PAYLOAD,
+    Header,
+    Payload,
+    Request,
+    decode,
+    payload_of,
+)
 from holdfast.delivery.receive import piece_blob
 from holdfast.delivery.signing import is_signed, signing_secret
 from holdfast.errors import Fenced
@@ -111,6 +126,7 @@ def test_a_repeated_piece_is_uploaded_once(tmp_path: Path, monkeypatch: pytest.M
         (Payload(RUN, "a", 1, 3, "0" * 64, reference="chunks/x"), "another run"),
         (Payload(RUN, "a", 1, 3, "0" * 64, reference=f"external/{RUN}/../x"), "no blob name"),
         (Payload(RUN, "a", 1, 3, "0" * 64, reference=f"external/{RUN}/gone"), "missing"),
+        (Payload(RUN, "a", 1, 3, "0" * 64, reference=f"external/{RUN}/odd"), "no regular file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -123,10 +139,12 @@ def test_a_contradiction_fails_the_run_and_leaves_no_blob(
         scene.run()
         scene.send(HEADER, PIECES[0])
         scene.run()
+        (tmp_path / "blobs" / "external" / RUN / "odd").mkdir()
         scene.send(wrong)
         scene.run()
         assert scene.state() == "FAILED"
         assert word in scene.error()
+        assert str(tmp_path) not in scene.error()
         assert scene.state(RunId("other")) == "RECEIVING"
         rows, blobs = rows_and_blobs(scene)
         assert rows == blobs
@@ -142,6 +160,48 @@ def test_a_message_that_is_none_fails_its_run_and_is_not_taken_for_ever(tmp_path
         scene.store.append_records(f"results/{RUN}/payload", 0, [Record(b"garbage")])
         scene.run()
         assert (scene.state(), "DAMAGED" in scene.error()) == ("FAILED", True)
+        assert scene.log.get_committed_offset(f"results/{RUN}/payload", "delivery") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("daily.totals", "daily.totals"), ("a\ud800", "surrogates"), ("a" * 65, "at most 64")],
+    ids=["a dot", "half a character", "too long"],
+)
+@pytest.mark.parametrize("kind", ["header", "payload"])
+def test_a_series_that_nobody_could_fetch_fails_its_run(
+    tmp_path: Path, kind: str, name: str, told: str
+) -> None:
+    """The door knows no such name: the run would be DONE, and its result out of reach."""
+    checksum = payload_of(RUN, "a", 1, 1, b"1\n").checksum
+    if kind == "header":
+        declared = {"series": name, "columns": ["n"], "format": "csv"}
+        data = framed(KIND_HEADER, {"run": RUN, "series": [declared]})
+    else:
+        head = {"run": RUN, "series": name, "ordinal": 1, "total": 1}
+        data = framed(KIND_PAYLOAD, head | {"checksum": checksum, "reference": ""}, b"1\n")
+    with delivering(tmp_path) as scene:
+        scene.open_run(producer=REQUESTS, tables=0)
+        scene.open_run(RunId("run-2"), producer=REQUESTS, tables=0)
+        scene.run()
+        scene.store.append_records(f"results/{RUN}/{kind}", 0, [Record(data)])
+        scene.run()
+        assert scene.state() == "FAILED"
+        assert told in scene.error()
+        assert scene.log.get_committed_offset(f"results/{RUN}/{kind}", "delivery") == 1
+        assert scene.state(RunId("run-2")) == "RECEIVING"
+
+
+def test_a_reason_is_bounded_and_can_be_stored(tmp_path: Path) -> None:
+    with delivering(tmp_path) as scene:
+        scene.open_run(producer=REQUESTS, tables=0)
+        scene.run()
+        data = framed(KIND_PAYLOAD, {"\ud800" + "x" * 9000: 1})
+        scene.store.append_records(f"results/{RUN}/payload", 0, [Record(data)])
+        scene.run()
+        assert scene.state() == "FAILED"
+        assert "ud800" in scene.error()
+        assert len(scene.error()) < 2100
 
 
 def test_a_piece_by_reference_is_bound_where_it_is(tmp_path: Path) -> None:

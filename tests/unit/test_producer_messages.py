@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 
 import pytest
+from tests.unit.delivery_scene import framed
 
-from holdfast._base import frames
-from holdfast._base.frames import Frame
 from holdfast._base.ids import RunId
 from holdfast.delivery.messages import (
     DATA_BYTES_MAX,
@@ -69,11 +67,6 @@ def test_no_flipped_or_missing_byte_goes_unnoticed(name: str) -> None:
         decode(data + data)
 
 
-def framed(kind: int, head: object, data: bytes = b"", version: int = 1) -> bytes:
-    text = json.dumps(head).encode()
-    return frames.encode(Frame(kind, 0, struct.pack("<BI", version, len(text)) + text + data))
-
-
 PAYLOAD = {
     "run": "r1",
     "series": "q",
@@ -82,7 +75,8 @@ PAYLOAD = {
     "checksum": "c",
     "reference": "",
 }
-HEADER = {"run": "r1", "series": [{"series": "q", "columns": ["a"], "format": "csv"}]}
+SERIES = {"series": "q", "columns": ["a"], "format": "csv"}
+HEADER = {"run": "r1", "series": [SERIES]}
 
 
 @pytest.mark.parametrize(
@@ -100,6 +94,10 @@ HEADER = {"run": "r1", "series": [{"series": "q", "columns": ["a"], "format": "c
         (KIND_PAYLOAD, {**PAYLOAD, "total": 1 << 63, "ordinal": 1}, b"x"),
         (KIND_PAYLOAD, {**PAYLOAD, "reference": "b"}, b"x"),
         (KIND_PAYLOAD, {**PAYLOAD, "run": 7}, b"x"),
+        (KIND_PAYLOAD, {**PAYLOAD, "series": "daily.totals"}, b"x"),
+        (KIND_PAYLOAD, {**PAYLOAD, "checksum": "\ud800"}, b"x"),
+        (KIND_HEADER, {"run": "r1", "series": [{**SERIES, "series": ""}]}, b""),
+        (KIND_HEADER, {"run": "r1", "series": [{**SERIES, "columns": ["\ud800"]}]}, b""),
         (KIND_HEADER, {**HEADER, "series": "q"}, b""),
         (KIND_HEADER, {**HEADER, "series": ["q"]}, b""),
         (KIND_HEADER, {**HEADER, "series": [{"series": "q", "columns": [1], "format": "x"}]}, b""),
@@ -155,3 +153,9 @@ def test_what_is_too_large_for_a_message_is_refused_before_it_travels() -> None:
         encode(Header(RUN, tuple(SeriesDecl("n" * 1000) for _ in range(2000))))
     with pytest.raises(UsageInvalid):
         encode(payload_of(RUN, "q", 3, 2, b"x"))
+
+
+def test_a_producer_hears_of_a_name_that_nobody_could_fetch_before_it_sends() -> None:
+    for message in (payload_of(RUN, "daily.totals", 1, 1, b"x"), Header(RUN, (SeriesDecl("a b"),))):
+        with pytest.raises(UsageInvalid):
+            encode(message)

@@ -7,6 +7,7 @@ here draws random numbers, save `fresh_token`, which names things that are never
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from typing import NewType
 
@@ -19,8 +20,17 @@ Ordinal = NewType("Ordinal", int)
 START = Offset(0)
 """The offset of the first record of a partition."""
 
+NAME_PATTERN = "[A-Za-z0-9_-]{1,64}"
+"""What a name that stands in an address may be: the whole of it has to match."""
+_NAME = re.compile(NAME_PATTERN)
+
 _DIGEST_BYTES = 16
 """128 bits: two different things share a name once in about 2^64 names; less would be felt."""
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a text may stand in an address as a name, of a run or of a series."""
+    return _NAME.fullmatch(text) is not None
 
 
 def digest(*parts: str | int | bytes) -> str:

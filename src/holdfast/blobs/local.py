@@ -34,7 +34,11 @@ from holdfast.errors import Damaged
 _READ_BYTES = 1 << 20
 """1 MiB at a time: larger gains nothing measurable, smaller costs calls."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""Does not wait for whoever writes to a pipe: it is refused right after."""
+
+_NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO)
+"""What opening says of a directory (our own word), a symbolic link, a socket."""
 
 
 class LocalBlobs:
@@ -114,7 +118,7 @@ class LocalBlobs:
             os.close(descriptor)
 
     def read(self, name: str) -> Iterator[bytes]:
-        """Yield the bytes. A missing blob raises Damaged."""
+        """Yield the bytes. A missing blob raises Damaged, and so does what is no regular file."""
         *parents, leaf = name_segments(name)
         with os_errors(self.location(name)):
             try:
@@ -122,6 +126,11 @@ class LocalBlobs:
                     yield from _read_at(directory, leaf)
             except (FileNotFoundError, NotADirectoryError) as error:
                 raise Damaged(path=self.location(name), what="the blob is missing") from error
+            except OSError as error:
+                if error.errno not in _NO_FILE:
+                    raise
+                what = "the blob is no regular file"
+                raise Damaged(path=self.location(name), what=what) from error
 
     def exists(self, name: str) -> bool:
         """Tell whether a blob is there."""

@@ -2,7 +2,8 @@
 
 A message is one frame (length, checksum) around a body: version 1 | length of the head 4 | head |
 data. The head is canonical JSON; only a payload has data behind it. It is read strictly: an unknown
-kind or version, a field missing or one too many is refused, never guessed at.
+kind or version, a field missing or one too many is refused, never guessed at. So is a series with
+a name by which no client could fetch it.
 
 `message_id` is a hash of what a message says: said again after a crash, it has the same name, and
 a log that knows the name takes it once.
@@ -18,7 +19,7 @@ from typing import Any
 
 from holdfast._base import frames
 from holdfast._base.frames import Frame
-from holdfast._base.ids import RunId, digest
+from holdfast._base.ids import RunId, digest, is_name
 from holdfast.errors import Damaged, StoreNewer, UsageInvalid
 from holdfast.store.result_rows import SeriesDecl
 
@@ -93,7 +94,8 @@ def encode(message: Message) -> bytes:
     """Return the bytes that travel.
 
     Raises:
-        UsageInvalid: a number is out of range, or the data is larger than a frame may be.
+        UsageInvalid: a number is out of range, a series' name is none, or the data is larger than
+            a frame may be.
     """
     if isinstance(message, Request):
         fields: dict[str, Any] = {
@@ -104,11 +106,13 @@ def encode(message: Message) -> bytes:
         }
         return _frame(KIND_REQUEST, fields)
     if isinstance(message, Header):
+        _check_names([one.series for one in message.series])
         series = [
             {"series": one.series, "columns": list(one.columns), "format": one.format}
             for one in message.series
         ]
         return _frame(KIND_HEADER, {"run": message.run, "series": series})
+    _check_names([message.series])
     remedy = "Give ordinals 1 to the total; put larger data into a blob and send its name."
     _check_payload(message, UsageInvalid(what=_unfit(message), remedy=remedy))
     fields = {
@@ -152,7 +156,7 @@ def decode(data: bytes) -> Message:
     try:
         fields = json.loads(body[_LEAD.size : stop])
         return _message(kind, fields, body[stop:])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (UsageInvalid, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(f"its head does not fit ({error})") from error
 
 
@@ -168,11 +172,14 @@ def _message(kind: int, fields: object, data: bytes) -> Message:
             return Request(**fields)
         case frame if frame == KIND_HEADER:
             _require(fields, texts=("run",), lists=("series",))
-            return Header(fields["run"], tuple(_declared(one) for one in fields["series"]))
+            header = Header(fields["run"], tuple(_declared(one) for one in fields["series"]))
+            _check_names([one.series for one in header.series])
+            return header
         case frame if frame == KIND_PAYLOAD:
             texts = ("run", "series", "checksum", "reference")
             _require(fields, texts=texts, numbers=("ordinal", "total"))
             payload = Payload(**fields, data=data)
+            _check_names([payload.series])
             _check_payload(payload, ValueError(_unfit(payload)))
             return payload
     raise ValueError(f"kind {kind}")
@@ -184,6 +191,7 @@ def _declared(fields: object) -> SeriesDecl:
     _require(fields, texts=("series", "format"), lists=("columns",))
     if not all(isinstance(name, str) for name in fields["columns"]):
         raise TypeError("a column is no text")
+    _check_texts(fields["columns"])
     return SeriesDecl(fields["series"], tuple(fields["columns"]), fields["format"])
 
 
@@ -199,6 +207,22 @@ def _require(
     for names, kind in ((texts, str), (lists, list), (numbers, int)):
         if any(type(fields[name]) is not kind for name in names):
             raise TypeError(f"one of {', '.join(names)} is no {kind.__name__}")
+    _check_texts([fields[name] for name in texts])
+
+
+def _check_texts(texts: list[str]) -> None:
+    """Refuse half a character, which JSON can write and nobody else can store."""
+    for text in texts:
+        text.encode()
+
+
+def _check_names(series: list[str]) -> None:
+    for name in series:
+        if not is_name(name):
+            raise UsageInvalid(
+                what=f"series {name[:100]!r} is no name",
+                remedy="Use letters, digits, _ and -, at most 64.",
+            )
 
 
 def _check_payload(payload: Payload, error: Exception) -> None:

@@ -34,9 +34,14 @@ EXTERNAL = "external/"
 RECEIVE_COUNT = 4
 """Messages taken at once, of at most 8 MiB of data each: more would leave 100 MiB of memory."""
 
+_REASON_CHARACTERS = 2000
+"""Of why a run failed: clients are told the reason with every look at their runs."""
+
 
 def piece_blob(run_id: RunId, series: str, ordinal: int, checksum: str) -> str:
-    """Return the name of the blob of a piece. A series may have any name: its hash stands here."""
+    """Return the name of the blob of a piece. The hash of its series stands there: as short as any
+    other, whatever the name.
+    """
     return f"{EXTERNAL}{run_id}/{digest('series', series)}/{ordinal}-{checksum}"
 
 
@@ -78,23 +83,24 @@ class Receiver:
         dealt = 0
         for queue in (request.header_queue, request.payload_queue):
             for message in self._queues.receive(queue, RECEIVE_COUNT):
-                if not self._take(run.run_id, message):
-                    return dealt
+                self._take(run.run_id, message)
                 self._queues.ack(message)
                 crashpoint("external.ack.after")
                 dealt += 1
         return dealt
 
-    def _take(self, run_id: RunId, message: Received) -> bool:
-        """Make what a message says durable. False: the run is over, and nothing is acked."""
+    def _take(self, run_id: RunId, message: Received) -> None:
+        """Make what a message says durable: itself, or that its run failed for it.
+
+        A message to a run that is over has nothing to say; it is acked with the others, so that
+        nobody holds it until the queue goes.
+        """
         try:
             self._understand(run_id, message)
         except RunGone:
-            return False
+            return
         except (ResultConflict, DataError, UsageInvalid) as error:
             self._fail(run_id, str(error))
-            return False
-        return True
 
     def _understand(self, run_id: RunId, message: Received) -> None:
         said = decode(message.body)
@@ -124,7 +130,12 @@ class Receiver:
         if not accept_piece(piece, known.facts):
             return
         if payload.ordinal:
-            piece = self._stored(piece, payload)
+            try:
+                piece = self._stored(piece, payload)
+            except Damaged as error:
+                # Clients read the reason: it names a blob as its producer does, no path of ours.
+                name = payload.reference or f"piece {piece.ordinal} of series {piece.series}"
+                raise Damaged(path=name, what=error.what) from error
         crashpoint("external.upload.after")
         self._store.bind_piece(self._fence, payload.run, piece, accept_piece, is_whole)
         crashpoint("external.piece.after")
@@ -158,5 +169,7 @@ class Receiver:
         if run is not None and run.state in (RunState.RECEIVING, RunState.COMPLETING):
             state = RunState(run.state)
             to = RunState.FAILED
+            # What a producer wrote may be long, and no text that could be stored.
+            reason = reason[:_REASON_CHARACTERS].encode("ascii", "backslashreplace").decode()
             move(self._store, self._fence, run_id, current=state, to=to, error=reason)
             crashpoint("external.fail.after")

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-NAME = r"^[A-Za-z0-9_-]{1,64}$"
+from holdfast._base.ids import NAME_PATTERN
+
+NAME = f"^{NAME_PATTERN}$"
 ORDINAL_MAX = 2**63 - 1
 _RUN = "0f2e6ab1c94d7e3358d1f0a2b4c6e8d0"
 _SUM = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
