@@ -281,17 +281,39 @@ def figure_values(scene: DeliveryScene, name: str) -> list[tuple[tuple[str, str]
     return [(labels[0] if labels else ("", ""), value) for labels, value in figure.values]
 
 
+BAD_URLS = (
+    "http://127.0.0.1:1/",
+    "no url at all",
+    "http://north..example/done",
+    f"http://{'a' * 64}.example/done",
+    "http://127.0.0.1:99999/",
+    "http://[::1/",
+)
+
+
 def test_nobody_listens_and_a_bad_url_are_failures_like_others(tmp_path: Path) -> None:
     with delivering(tmp_path, QUICK) as scene:
-        for number, url in enumerate(("http://127.0.0.1:1/", "no url at all")):
+        for number, url in enumerate(BAD_URLS):
             run_id = RunId(f"run-{number}")
-            scene.store.set_webhook(CLIENT, url)
-            scene.open_run(run_id)
+            scene.store.set_webhook(f"client-{number}", url)
+            open_for(scene, f"client-{number}", run_id)
             fail(scene, run_id)
         scene.run(30)
         notices = scene.store.list_notices()
-        assert [one.state for one in notices] == [NoticeState.DEAD] * 2
+        assert [one.state for one in notices] == [NoticeState.DEAD] * len(BAD_URLS)
         assert all(one.error for one in notices)
+
+
+def test_a_secret_that_cannot_be_read_is_a_failure_of_its_notice(tmp_path: Path) -> None:
+    with delivering(tmp_path, QUICK) as scene, receiving(tmp_path / "receiver") as receiver:
+        (scene.means.secrets / f"webhook-{CLIENT}").mkdir(parents=True)
+        for client, run_id in ((CLIENT, RUN), ("other", RunId("run-2"))):
+            scene.store.set_webhook(client, receiver.url)
+            open_for(scene, client, run_id)
+            fail(scene, run_id)
+        scene.run(30)
+        states = {one.client: one.state for one in scene.store.list_notices()}
+        assert states == {CLIENT: NoticeState.DEAD, "other": NoticeState.SENT}
 
 
 def test_a_slow_receiver_holds_up_nobody_else(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -66,9 +67,16 @@ def _bytes(text: str | None, flag: str) -> int | None:
 
 
 def _check_webhook(url: str) -> None:
-    if not url.startswith(("https://", "http://")) or any(char.isspace() for char in url):
-        remedy = "Write it as https://host/path."
-        raise UsageInvalid(what=f"--webhook {url!r} is no address", remedy=remedy)
+    what = f"--webhook {url!r} is no address"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+        # As the resolver will be asked for it: empty or long labels are refused there.
+        is_address = bool(host.encode("idna")) and parts.scheme in ("https", "http")
+    except ValueError as error:
+        is_address, what = False, f"{what}, its host or port is none ({error})"
+    if not is_address or any(char.isspace() for char in url):
+        raise UsageInvalid(what=what, remedy="Write it as https://host/path.")
 
 
 def _unknown(name: str) -> UsageInvalid:

@@ -25,6 +25,7 @@ from holdfast._base.crashpoint import crashpoint
 from holdfast.config import Config
 from holdfast.delivery.patience import retry_after_s, wait_ms
 from holdfast.delivery.signing import NOTICE_ID, SIGNATURE, sign, signing_secret
+from holdfast.errors import DiskFull
 from holdfast.store.contract import NoticeStore
 from holdfast.store.result_rows import Notice
 from holdfast.store.rows import Fence
@@ -66,8 +67,10 @@ class Sender:
 
         Raises whatever a thread met since the last call: Fenced above all.
         """
-        if self._failed is not None:
-            raise self._failed
+        with self._guard:
+            failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
         begun = 0
         for notice in self._store.due_notices(_DUE_COUNT):
             with self._guard:
@@ -103,7 +106,7 @@ class Sender:
         if self._store.begin_notice(self._fence, notice.notice_id) is None:
             return
         crashpoint("notice.attempt.after")
-        answer = self._post(notice)
+        answer = self._try(notice)
         crashpoint("notice.send.after")
         if answer.error is None:
             self._store.record_sent(self._fence, notice.notice_id)
@@ -113,6 +116,15 @@ class Sender:
             self._store.record_unsent(self._fence, notice.notice_id, answer.error, wait_ms=wait)
         crashpoint("notice.record.after")
 
+    def _try(self, notice: Notice) -> Answer:
+        """Post a notice. Whatever comes of its own address or secret is its own failed try."""
+        try:
+            return self._post(notice)
+        except DiskFull:  # everybody's: no secret can be made
+            raise
+        except Exception as error:  # noqa: BLE001 - a host that is no name raises anything
+            return Answer(f"{type(error).__name__}: {error}"[:_ERROR_CHARS])
+
     def _post(self, notice: Notice) -> Answer:
         body = notice.body.encode()
         secret = signing_secret(self._secrets, notice.client)
@@ -121,13 +133,9 @@ class Sender:
             NOTICE_ID: notice.notice_id,
             SIGNATURE: sign(secret, body, self._clock.wall_ms() // 1000),
         }
-        try:
-            # The answer's body is nobody's business, and may be endless: only its head is read.
-            with self._http.stream("POST", notice.url, content=body, headers=headers) as answer:
-                if answer.is_success:
-                    return Answer(None)
-                after = retry_after_s(answer.headers.get("Retry-After"))
-                return Answer(f"the receiver answered {answer.status_code}", after)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            text = f"{type(error).__name__}: {error}"
-            return Answer(text[:_ERROR_CHARS])
+        # The answer's body is nobody's business, and may be endless: only its head is read.
+        with self._http.stream("POST", notice.url, content=body, headers=headers) as answer:
+            if answer.is_success:
+                return Answer(None)
+            after = retry_after_s(answer.headers.get("Retry-After"))
+            return Answer(f"the receiver answered {answer.status_code}", after)
