@@ -34,6 +34,7 @@ from holdfast.delivery.messages import (
 )
 from holdfast.delivery.receive import piece_blob
 from holdfast.delivery.signing import is_signed, signing_secret
+from holdfast.delivery.webhook import FAILING_THREADS, THREADS
 from holdfast.errors import Fenced
 from holdfast.log.contract import Record
 from holdfast.store.contract import ingress_topic, notice_topic
@@ -286,7 +287,6 @@ BAD_URLS = (
     "no url at all",
     "http://north..example/done",
     f"http://{'a' * 64}.example/done",
-    "http://127.0.0.1:99999/",
     "http://[::1/",
 )
 
@@ -341,6 +341,42 @@ def test_a_slow_receiver_holds_up_nobody_else(tmp_path: Path) -> None:
             pause(0.001)
         assert [json.loads(one["body"])["client"] for one in receiver.seen()] == ["quick"]
         connection.close()
+
+
+def test_receivers_that_hang_leave_threads_to_those_that_answer(tmp_path: Path) -> None:
+    """As many as there are threads failed once, and hang the next time."""
+    config = Config(notice_timeout_s=30, notice_wait_s=3600)
+    with (
+        socket.socket() as silent,
+        receiving(tmp_path / "receiver") as receiver,
+        delivering(tmp_path, config) as scene,
+    ):
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(THREADS)
+        for number in range(THREADS):
+            tell(scene, f"slow-{number}", "http://127.0.0.1:1/")
+        scene.run()
+        for number in range(THREADS):
+            tell(scene, f"slow-{number}", f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        scene.delivery.advance()
+        tell(scene, "quick", receiver.url)
+        for _ in range(3000):
+            scene.delivery.advance()
+            if receiver.seen():
+                break
+            pause(0.001)
+        assert [json.loads(one["body"])["client"] for one in receiver.seen()] == ["quick"]
+        begun = [one for one in scene.store.list_notices() if one.attempts > one.failures]
+        assert len([one for one in begun if one.client != "quick"]) == FAILING_THREADS
+        silent.close()
+
+
+def tell(scene: DeliveryScene, client: str, url: str) -> None:
+    """Let a run of a client fail, whose notice goes to `url`."""
+    run_id = RunId(f"run-{len(scene.store.list_runs())}")
+    scene.store.set_webhook(client, url)
+    open_for(scene, client, run_id)
+    fail(scene, run_id)
 
 
 def open_for(scene: DeliveryScene, client: str, run_id: RunId) -> None:

@@ -5,7 +5,8 @@
 3. What came of it is recorded: taken, due again, or given up.
 
 A receiver that is slow holds up one thread, not the others' notices nor any run. A client has one
-notice under way at a time, so its own are sent in the order they came due.
+notice under way at a time, so its own are sent in the order they came due, and however many it has
+due, each other client's first one is next.
 
 Crash points: `notice.*`.
 """
@@ -33,7 +34,9 @@ from holdfast.store.rows import Fence
 THREADS = 8
 """Receivers that may be slow at once before others wait for them. Each costs a connection to the
 store and its cache."""
-_DUE_COUNT = 100
+FAILING_THREADS = THREADS // 2
+"""Of these, how many may be at work for receivers that failed the last time. The others are kept
+for those who answer: any number that hang cannot stop all threads but once."""
 _ERROR_CHARS = 300
 
 
@@ -60,6 +63,7 @@ class Sender:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="notice")
         self._guard = threading.Lock()
         self._busy: set[str] = set()
+        self._failing: set[str] = set()
         self._failed: BaseException | None = None
 
     def advance(self) -> int:
@@ -71,11 +75,19 @@ class Sender:
             failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
+        with self._guard:
+            busy, failing = set(self._busy), set(self._failing)
+        room = FAILING_THREADS - len(busy & failing)
+        if len(busy) >= THREADS:
+            return 0
         begun = 0
-        for notice in self._store.due_notices(_DUE_COUNT):
-            with self._guard:
-                if notice.client in self._busy:
+        without = busy | failing if room <= 0 else busy
+        for notice in self._store.due_notices(THREADS - len(busy), without=without):
+            if notice.client in failing:
+                if room <= 0:
                     continue
+                room -= 1
+            with self._guard:
                 self._busy.add(notice.client)
             self._pool.submit(self.send, notice).add_done_callback(self._done(notice.client))
             begun += 1
@@ -108,6 +120,10 @@ class Sender:
         crashpoint("notice.attempt.after")
         answer = self._try(notice)
         crashpoint("notice.send.after")
+        with self._guard:
+            self._failing.discard(notice.client)
+            if answer.error is not None:
+                self._failing.add(notice.client)
         if answer.error is None:
             self._store.record_sent(self._fence, notice.notice_id)
         else:
@@ -117,12 +133,14 @@ class Sender:
         crashpoint("notice.record.after")
 
     def _try(self, notice: Notice) -> Answer:
-        """Post a notice. Whatever comes of its own address or secret is its own failed try."""
+        """Post a notice. Whatever comes of its own address or secret is its own failed try: a host
+        that is no name raises what the resolver and its codecs do.
+        """
         try:
             return self._post(notice)
         except DiskFull:  # everybody's: no secret can be made
             raise
-        except Exception as error:  # noqa: BLE001 - a host that is no name raises anything
+        except Exception as error:
             return Answer(f"{type(error).__name__}: {error}"[:_ERROR_CHARS])
 
     def _post(self, notice: Notice) -> Answer:

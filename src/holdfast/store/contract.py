@@ -18,7 +18,7 @@ A PostgreSQL store fills the same contract: nothing here speaks of SQLite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from holdfast._base.ids import BatchId, Offset, RunId
@@ -370,8 +370,10 @@ class NoticeStore(Protocol):
     def count_notices(self) -> dict[str, int]:
         """Return how many notices are in each state, without reading them."""
 
-    def due_notices(self, count: int) -> list[Notice]:
-        """Return up to `count` waiting notices whose time has come, those due first first."""
+    def due_notices(self, count: int, *, without: Collection[str] = ()) -> list[Notice]:
+        """Return up to `count` waiting notices whose time has come, those due first first: of each
+        client at most one, and none of the clients `without`.
+        """
 
     def begin_notice(self, fence: Fence, notice_id: str) -> int | None:
         """Count an attempt before it begins; returns its number. None: it is not due, or waits

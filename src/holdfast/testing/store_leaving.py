@@ -158,6 +158,21 @@ def check_a_notice_is_due_by_accumulated_time(connect: Connect) -> None:
     assert store.count_notices() == {NoticeState.SENT: 1}
 
 
+def check_one_notice_of_each_client_is_due_first(connect: Connect) -> None:
+    """However many one client has due, and due earlier, the others' first ones are next."""
+    store = connect()
+    scene = Scene.of(store)
+    for number, client in enumerate(("full", "full", "full", "other")):
+        store.set_webhook(client, URL)
+        run_id = RunId(f"due-{number}")
+        store.create_run(replace(new_run(), run_id=run_id, client=client))
+        store.move_run(scene.fence, run_id, expected="OPEN", to="FAILED", error="why")
+    assert [one.run_id for one in store.due_notices(10)] == ["due-0", "due-3"]
+    assert [one.run_id for one in store.due_notices(1)] == ["due-0"]
+    assert [one.run_id for one in store.due_notices(1, without=("full",))] == ["due-3"]
+    assert store.due_notices(1, without=("full", "other")) == []
+
+
 def check_idle_time_is_accumulated(connect: Connect) -> None:
     """Only time that somebody added counts, and only since the last thing that happened."""
     store = connect()
@@ -454,6 +469,7 @@ LEAVING: tuple[Check, ...] = (
     check_nobody_is_told_who_has_no_address,
     check_a_move_outside_the_table_changes_nothing,
     check_a_notice_is_due_by_accumulated_time,
+    check_one_notice_of_each_client_is_due_first,
     check_idle_time_is_accumulated,
     check_only_an_idle_run_is_abandoned,
     check_a_swept_run_is_a_tombstone,

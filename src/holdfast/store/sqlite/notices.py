@@ -6,6 +6,8 @@ before it is sent, and marked when the receiver took it or when it is given up.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from typing import Any
 
 from holdfast._base.ids import RunId
@@ -20,6 +22,17 @@ SELECT notice_id, run_id, client, kind, url, body, notice.state, attempts, failu
 FROM notice JOIN run USING (run_id)
 """
 _ELAPSED = "SELECT COALESCE(SUM(ms), 0) FROM elapsed WHERE name = 'delivery'"
+
+_HEADS = f"""
+SELECT number FROM (
+    SELECT notice.number, due_ms,
+        ROW_NUMBER() OVER (PARTITION BY client ORDER BY due_ms, notice.number) AS place
+    FROM notice JOIN run USING (run_id)
+    WHERE notice.state = 'waiting' AND due_ms <= ({_ELAPSED})
+        AND client NOT IN (SELECT value FROM json_each(?)))
+WHERE place = 1 ORDER BY due_ms, number LIMIT ?
+"""  # noqa: S608 - constants only
+"""What each client is due first. No body is read for it: there may be many, and large ones."""
 
 
 def _notice_from(row: tuple[Any, ...]) -> Notice:
@@ -63,12 +76,13 @@ class NoticePart(Part):
         with self._database.reading() as connection:
             return dict(rows_of(connection, "SELECT state, COUNT(*) FROM notice GROUP BY state"))
 
-    def due_notices(self, count: int) -> list[Notice]:
-        """Return up to `count` notices that are due, those due first first."""
-        sql = f"""{_NOTICES} WHERE notice.state = 'waiting' AND due_ms <= ({_ELAPSED})
-                  ORDER BY due_ms, notice.number LIMIT ?"""
+    def due_notices(self, count: int, *, without: Collection[str] = ()) -> list[Notice]:
+        """Return up to `count` notices that are due, one of each client but those `without`."""
+        sql = f"""{_NOTICES} WHERE notice.number IN ({_HEADS})
+                  ORDER BY due_ms, notice.number"""
         with self._database.reading() as connection:
-            return [_notice_from(row) for row in rows_of(connection, sql, count)]
+            rows = rows_of(connection, sql, json.dumps(sorted(without)), count)
+        return [_notice_from(row) for row in rows]
 
     def begin_notice(self, fence: Fence, notice_id: str) -> int | None:
         """Count an attempt before it begins; returns its number. None: it is not due."""
