@@ -44,6 +44,8 @@ class DeliveryScene:
     clock: VirtualClock
     means: Means
     delivery: Delivery
+    told: list[str]
+    """What was told of trouble."""
 
     def run(self, seconds: float = 0.0) -> None:
         """Let time go by in steps that count; after each, deliver until nothing is left to do.
@@ -103,6 +105,7 @@ def framed(kind: int, head: object, data: bytes = b"", version: int = 1) -> byte
 def delivering(root: Path, config: Config | None = None) -> Iterator[DeliveryScene]:
     """Open a state in `root`, and be its active delivery."""
     clock = VirtualClock()
+    told: list[str] = []
     store = SqliteStore.open(root / "store.sqlite3", clock=clock)
     log = EmbeddedBackend(store)
     blobs = LocalBlobs(root / "blobs")
@@ -114,10 +117,11 @@ def delivering(root: Path, config: Config | None = None) -> Iterator[DeliverySce
         secrets=root / "secrets",
         config=config or Config(),
         clock=clock,
+        tell=lambda event, message: told.append(f"{event}: {message}"),
     )
     delivery = Delivery(means, store.take_lease("delivery", "test"))
     try:
-        yield DeliveryScene(root, store, blobs, log, clock, means, delivery)
+        yield DeliveryScene(root, store, blobs, log, clock, means, delivery, told)
     finally:
         delivery.close()
         store.close()

@@ -25,12 +25,14 @@ from holdfast.store.rows import Fence
 
 if TYPE_CHECKING:
     from holdfast.amqp.broker import Broker
-    from holdfast.delivery.rabbit_queues import NoticeRelay
 
 IDLE_MIN_S, IDLE_MAX_S = 0.02, 0.25
 """Pauses of an idle delivery: it looks soon after something happened, and rarely after a while."""
 FULL_S = 1.0
-"""Pause after the disk was full or the broker away, before it is tried again."""
+"""Pause after the disk was full, before it is tried again."""
+PATIENCE_S = 5.0
+"""How long one question to the broker is tried while it is away; webhooks and clean-up wait so
+long. Shorter: a queue whose leader is being elected is asked in vain, and again later."""
 
 
 def delivery_command(
@@ -43,7 +45,7 @@ def delivery_command(
     with (
         stop_on_signals() as stop,
         share(state, config, part=DELIVERY_RESOURCE) as shared,
-        _broker(amqp) as broker,
+        _broker(amqp, teller.say) as broker,
     ):
         take_turns(
             shared,
@@ -69,16 +71,19 @@ def homes_of(directory: StateDirectory) -> Homes:
 
 
 @contextmanager
-def _broker(url: str | None) -> Iterator[Broker | None]:
-    """Open RabbitMQ, if there is one."""
+def _broker(url: str | None, say: Say) -> Iterator[Broker | None]:
+    """Open RabbitMQ, if there is one. Webhooks and clean-up need not wait until it is there."""
     if url is None:
         yield None
         return
     from holdfast.amqp.broker import Broker
 
     refuse_password(url)
-    with Broker(url) as broker:
-        broker.connect()
+    with Broker(url, patience_s=PATIENCE_S) as broker:
+        try:
+            broker.connect()
+        except BrokerUnreachable as error:
+            say("waiting", str(error))
         yield broker
 
 
@@ -94,12 +99,10 @@ def deliver(
     from holdfast.delivery.loop import Delivery, Means
 
     queues: ResultQueues = LogQueues(EmbeddedBackend(shared.store), shared.store)
-    relay: NoticeRelay | None = None
     if broker is not None:
         from holdfast.delivery.rabbit_queues import NoticeRelay, RabbitQueues
 
         queues = RabbitQueues(broker, abandon_s=config.abandon_after_s)
-        relay = NoticeRelay(shared.store, broker)
     means = Means(
         store=shared.store,
         blobs=LocalBlobs(shared.directory.blobs),
@@ -108,14 +111,16 @@ def deliver(
         secrets=shared.directory.root / "secrets",
         config=config,
         clock=SystemClock(),
+        tell=say,
     )
     delivery = Delivery(means, fence)
+    relay = NoticeRelay(shared.store, broker, delivery.troubles) if broker else None
     idle_s = IDLE_MIN_S
     try:
         while not is_over():
             try:
                 done = delivery.advance() + (relay.advance() if relay else 0)
-            except (DiskFull, BrokerUnreachable) as error:
+            except DiskFull as error:
                 say("waiting", str(error))
                 pause(FULL_S)
                 continue

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.delivery.ports import RELAY_GROUP
 from holdfast.delivery.waiting import awaited
-from holdfast.store.contract import Store
+from holdfast.store.contract import Store, notice_topic
 from holdfast.store.result_rows import NoticeState
-from holdfast.store.rows import CLOSED_STATES, RunState
+from holdfast.store.rows import CLOSED_STATES, RunKind, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,28 @@ def waiting_runs(store: Store) -> list[WaitingRun]:
     return found
 
 
+def _held_up(store: Store) -> dict[str, float]:
+    """Return how many runs wait for delivery's own next step. Trouble with one keeps it here."""
+    forwarding = store.list_runs_in(RunState.FORWARDING)
+    uncleared = sum(
+        one.run.state == RunState.SWEPT or (one.run.state == RunState.DONE and one.has_queues)
+        for one in store.list_watched()
+    )
+    asking = sum(run.kind is RunKind.EXTERNAL for run in forwarding)
+    return {"ask the producer": float(asking), "clean up": float(uncleared)}
+
+
+def _not_relayed(store: Store) -> int:
+    """Return how many notices wait to be sent on to clients' queues, where such are served."""
+    count = 0
+    for topic in store.list_topics():
+        if topic.startswith(notice_topic("")):
+            position = store.list_offsets(topic, 0).get(RELAY_GROUP)
+            if position is not None:
+                count += store.topic_bounds(topic, 0)[1] - position
+    return count
+
+
 def figures(store: Store) -> list[Figure]:
     """Return the gauges of delivery."""
     waiting = waiting_runs(store)
@@ -69,5 +92,15 @@ def figures(store: Store) -> list[Figure]:
             "holdfast_notices",
             "Notices to webhooks: waiting to be sent, sent, or given up (dead).",
             tuple(((("state", state),), count) for state, count in states.items()),
+        ),
+        Figure(
+            "holdfast_runs_held_up",
+            "Runs that delivery has yet to do a step for: trouble with a queue or a file keeps it.",
+            tuple(((("step", step),), count) for step, count in _held_up(store).items()),
+        ),
+        Figure(
+            "holdfast_notices_not_relayed",
+            "Notices that clients' queues have not taken yet.",
+            (((), float(_not_relayed(store))),),
         ),
     ]

@@ -18,6 +18,7 @@ from holdfast.config import Config
 from holdfast.delivery.ports import ResultQueues
 from holdfast.delivery.receive import Receiver
 from holdfast.delivery.sweep import Homes, Sweeper
+from holdfast.delivery.troubles import Tell, Troubles, say_nothing
 from holdfast.delivery.webhook import Sender
 from holdfast.errors import RunGone
 from holdfast.store.contract import Store
@@ -44,6 +45,7 @@ class Means:
     secrets: Path
     config: Config
     clock: Clock
+    tell: Tell = say_nothing
 
 
 class Delivery:
@@ -51,16 +53,26 @@ class Delivery:
 
     def __init__(self, means: Means, fence: Fence) -> None:
         self._store, self._clock, self._fence = means.store, means.clock, fence
-        self._receiver = Receiver(means.store, means.blobs, means.queues, fence)
+        self.troubles = Troubles(means.clock, means.tell)
+        """Of runs and clients' queues; for whoever else asks the same broker, too."""
+        self._receiver = Receiver(means.store, means.blobs, means.queues, fence, self.troubles)
         self._sender = Sender(means.store, fence, means.secrets, means.config, means.clock)
         self._sweeper = Sweeper(
-            means.store, means.blobs, means.queues, means.homes, fence, means.config
+            means.store,
+            means.blobs,
+            means.queues,
+            means.homes,
+            fence,
+            means.config,
+            self.troubles,
         )
         self._counted_s = means.clock.monotonic_s()
         self._swept_s: float | None = None
 
     def advance(self) -> int:
         """Do what can be done now; returns how much that was. 0: look again in a moment.
+
+        What goes wrong with one run or one notice stays with it: see `delivery.troubles`.
 
         Raises:
             Fenced: somebody else is active; nothing was changed since.

@@ -14,6 +14,9 @@ from typing import Protocol
 from holdfast._base.ids import RunId
 from holdfast.delivery.messages import Request
 
+RELAY_GROUP = "rabbitmq"
+"""The group whose offset says how far a client's notices have been sent on to its queue."""
+
 
 def header_queue(run_id: RunId) -> str:
     """Return the queue on which the producer of a run announces its series."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import START, Offset
@@ -17,13 +18,12 @@ from holdfast.amqp.names import notice_queue
 from holdfast.amqp.pull import Pull
 from holdfast.amqp.topology import QueueSpec, expiry_after
 from holdfast.delivery.messages import Request, encode
-from holdfast.delivery.ports import Received
+from holdfast.delivery.ports import RELAY_GROUP, Received
+from holdfast.delivery.troubles import Troubles
 from holdfast.errors import MessageUnroutable
 from holdfast.store.contract import TopicStore, notice_topic
 
 KIND_REQUEST, KIND_NOTICE = "holdfast.request", "holdfast.notice"
-GROUP = "rabbitmq"
-"""The group whose offset says how far a client's notices have been sent on."""
 NOTICES_AT_ONCE = 100
 
 
@@ -65,8 +65,8 @@ class RabbitQueues:
 class NoticeRelay:
     """Sends clients' notices on to their queues, in order, at least once each, under their ids."""
 
-    def __init__(self, store: TopicStore, broker: Broker) -> None:
-        self._store, self._broker = store, broker
+    def __init__(self, store: TopicStore, broker: Broker, troubles: Troubles) -> None:
+        self._store, self._broker, self._troubles = store, broker, troubles
 
     def advance(self) -> int:
         """Send what has come since; returns how many notices.
@@ -74,27 +74,29 @@ class NoticeRelay:
         1. The notices are confirmed by the client's queue.
         2. The group's offset moves behind them. Crash in between: they are sent again.
 
-        Raises:
-            BrokerUnreachable, BrokerRefused: nothing moved.
+        A client whose queue does not take them keeps its own waiting; the others get theirs.
         """
         sent = 0
         prefix = notice_topic("")
         for topic in self._store.list_topics():
             if topic.startswith(prefix):
-                sent += self._send(topic, topic.removeprefix(prefix))
+                client = topic.removeprefix(prefix)
+                work = partial(self._send, topic, client)
+                what = f"the queue of client {client}"
+                sent += self._troubles.attempt(what, work, asks_broker=True)
         return sent
 
     def _send(self, topic: str, client: str) -> int:
-        position = self._store.read_offset(topic, 0, GROUP) or START
+        position = self._store.read_offset(topic, 0, RELAY_GROUP) or START
         found = self._store.read_records(topic, 0, position, NOTICES_AT_ONCE)
         if not found:
             return 0
         if position == START:
-            self._store.register_group(topic, GROUP)
+            self._store.register_group(topic, RELAY_GROUP)
         messages = [
             Message(stored.record.value, stored.record.record_id, KIND_NOTICE) for stored in found
         ]
         self._broker.queue(notice_queue(client)).publish(*messages)
         crashpoint("queue.notice.sent")
-        self._store.advance_offset(topic, 0, GROUP, Offset(found[-1].offset + 1))
+        self._store.advance_offset(topic, 0, RELAY_GROUP, Offset(found[-1].offset + 1))
         return len(found)

@@ -16,6 +16,8 @@ Crash points: `external.*`.
 
 from __future__ import annotations
 
+from functools import partial
+
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import sha256_of
 from holdfast._base.ids import Ordinal, RunId, digest
@@ -24,6 +26,7 @@ from holdfast.delivery.messages import Header, Payload, decode
 from holdfast.delivery.ports import Received, ResultQueues, request_for
 from holdfast.delivery.rules import accept_header, accept_piece, is_whole
 from holdfast.delivery.states import move
+from holdfast.delivery.troubles import Troubles
 from holdfast.errors import Damaged, DataError, ResultConflict, RunGone, UsageInvalid
 from holdfast.store.contract import Store
 from holdfast.store.result_rows import ExternalPiece
@@ -48,20 +51,31 @@ def piece_blob(run_id: RunId, series: str, ordinal: int, checksum: str) -> str:
 class Receiver:
     """Takes external runs from FORWARDING to COMPLETING, under a fence."""
 
-    def __init__(self, store: Store, blobs: BlobStore, queues: ResultQueues, fence: Fence) -> None:
+    def __init__(
+        self,
+        store: Store,
+        blobs: BlobStore,
+        queues: ResultQueues,
+        fence: Fence,
+        troubles: Troubles,
+    ) -> None:
         self._store, self._blobs, self._queues, self._fence = store, blobs, queues, fence
+        self._troubles = troubles
 
     def advance(self) -> int:
         """Take one step with each external run; returns how many messages were dealt with."""
         dealt = 0
         for run in self._store.list_runs_in(RunState.FORWARDING, RunState.RECEIVING):
-            if run.kind is not RunKind.EXTERNAL:
-                continue
-            if run.state == RunState.FORWARDING:
-                self._forward(run)
-                dealt += 1
-            dealt += self._receive(run)
+            if run.kind is RunKind.EXTERNAL:
+                work = partial(self._attend, run)
+                dealt += self._troubles.attempt(f"run {run.run_id}", work, asks_broker=True)
         return dealt
+
+    def _attend(self, run: Run) -> int:
+        if run.state == RunState.FORWARDING:
+            self._forward(run)
+            return 1 + self._receive(run)
+        return self._receive(run)
 
     def _forward(self, run: Run) -> None:
         """Ask the producer; see steps 1 and 2."""

@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
@@ -31,6 +32,7 @@ from holdfast.config import Config
 from holdfast.delivery.ports import ResultQueues, request_for
 from holdfast.delivery.receive import EXTERNAL
 from holdfast.delivery.states import move
+from holdfast.delivery.troubles import Troubles
 from holdfast.delivery.waiting import awaited
 from holdfast.store.contract import Store, ingress_topic, notice_topic
 from holdfast.store.result_rows import Watched
@@ -105,9 +107,11 @@ class Sweeper:
         homes: Homes,
         fence: Fence,
         config: Config,
+        troubles: Troubles,
     ) -> None:
         self._store, self._blobs, self._queues = store, blobs, queues
         self._homes, self._fence, self._config = homes, fence, config
+        self._troubles = troubles
         self._strays_at_ms = 0
         self._partial: dict[Path, tuple[int, int, int]] = {}
 
@@ -115,12 +119,18 @@ class Sweeper:
         """Look at all runs, and do what is due; returns about how many something was done."""
         done = 0
         for watched in self._store.watch_runs(self._fence):
-            done += self._attend(watched)
+            run = watched.run
+            done += self._troubles.attempt(
+                f"clean-up of run {run.run_id}",
+                partial(self._attend, watched),
+                asks_broker=run.kind is RunKind.EXTERNAL,
+            )
         elapsed_ms = self._store.read_elapsed()
         if elapsed_ms >= self._strays_at_ms:
             self._strays_at_ms = elapsed_ms + STRAYS_EVERY_MS
-            self._sweep_strays()
-            self._sweep_partial(elapsed_ms)
+            self._troubles.attempt("clean-up after late jobs", self._sweep_strays)
+            work = partial(self._sweep_partial, elapsed_ms)
+            self._troubles.attempt("clean-up of half-written uploads", work)
         return done
 
     def _attend(self, watched: Watched) -> int:
@@ -179,15 +189,18 @@ class Sweeper:
             _, free = self._store.topic_bounds(topic, 0)
             self._store.truncate_records(topic, 0, Offset(free))
 
-    def _sweep_strays(self) -> None:
+    def _sweep_strays(self) -> int:
         """Remove directories that a job which outlived its run wrote after the sweep."""
+        count = 0
         for home in self._homes.per_run:
             for path in _entries(home):
                 run = self._store.read_run(RunId(path.name))
                 if run is not None and run.state == RunState.SWEPT:
                     _remove(path)
+                    count += 1
+        return count
 
-    def _sweep_partial(self, elapsed_ms: int) -> None:
+    def _sweep_partial(self, elapsed_ms: int) -> int:
         """Remove half-written uploads that have not grown for as long as a failed run is kept.
 
         Whoever wakes up and would finish one is refused by the missing file, and sends again.
@@ -196,18 +209,22 @@ class Sweeper:
         for path in _entries(self._homes.blobs):
             if not path.name.startswith(TEMPORARY_PREFIX):
                 continue
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                continue
+            with os_errors(path):
+                try:
+                    status = path.stat()
+                except FileNotFoundError:
+                    continue
             size, changed, since_ms = self._partial.get(path, (-1, -1, elapsed_ms))
             if (size, changed) != (status.st_size, status.st_mtime_ns):
                 since_ms = elapsed_ms
             if elapsed_ms - since_ms > self._config.sweep_after_s * 1000:
-                path.unlink(missing_ok=True)
+                with os_errors(path):
+                    path.unlink(missing_ok=True)
                 continue
             seen[path] = (status.st_size, status.st_mtime_ns, since_ms)
+        gone = len(self._partial.keys() - seen.keys())
         self._partial = seen
+        return gone
 
 
 def _entries(home: Path) -> Iterable[Path]:

@@ -12,6 +12,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast._base.clock import SystemClock
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import TEMPORARY_PREFIX, os_errors
 from holdfast._base.ids import Offset, RunId
@@ -19,6 +20,7 @@ from holdfast.blobs.local import LocalBlobs
 from holdfast.config import DEFAULT, Config
 from holdfast.delivery.log_queues import LogQueues
 from holdfast.delivery.sweep import Homes, Sweeper, due_for_sweep
+from holdfast.delivery.troubles import Troubles
 from holdfast.engine.state import Held, StateDirectory
 from holdfast.engine.sweep import orphans
 from holdfast.intake.upload import CHUNKS, sweep_uploads
@@ -176,6 +178,7 @@ def _sweep(held: Held, runs: tuple[Run, ...]) -> None:
         Homes((directory.runs, directory.inputs), directory.blobs),
         fence,
         DEFAULT,
+        Troubles(SystemClock()),
     )
     for run in runs:
         sweeper.sweep(run)

@@ -1,0 +1,200 @@
+"""Trouble of one run or client is its own: the others go on, and it is tried again later."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.delivery_scene import RUN, DeliveryScene, delivering
+
+from holdfast._base.ids import RunId
+from holdfast.blobs.local import LocalBlobs
+from holdfast.config import Config
+from holdfast.delivery.figures import figures
+from holdfast.delivery.log_queues import LogQueues
+from holdfast.delivery.loop import Delivery
+from holdfast.delivery.messages import Request
+from holdfast.delivery.troubles import Troubles
+from holdfast.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    DiskFull,
+    Fenced,
+    HoldfastError,
+    InvariantViolated,
+    MessageNacked,
+    MessageUnroutable,
+    QueueMismatch,
+    StorageFailed,
+)
+from holdfast.testing.clock import VirtualClock
+
+OTHER = RunId("run-2")
+QUICK = Config(sweep_after_s=10)
+AWAY = BrokerUnreachable(broker="b", error="gone")
+
+
+class Sulking(LogQueues):
+    """Queues of which those of one run end every question with an error, until it is cured."""
+
+    sick: HoldfastError | None = None
+
+    def open(self, request: Request) -> None:
+        self._refuse(request)
+        super().open(request)
+
+    def delete(self, request: Request) -> None:
+        self._refuse(request)
+        super().delete(request)
+
+    def _refuse(self, request: Request) -> None:
+        if self.sick is not None and request.run == RUN:
+            raise self.sick
+
+
+class SickBlobs(LocalBlobs):
+    """Blobs on a disk that does not let go of one run's."""
+
+    is_sick = True
+
+    def delete(self, name: str) -> None:
+        if self.is_sick and RUN in name:
+            raise StorageFailed(path=name, error=f"errno {errno.EIO}")
+        super().delete(name)
+
+
+@contextmanager
+def sulking(root: Path, error: HoldfastError) -> Iterator[tuple[DeliveryScene, Sulking]]:
+    with delivering(root, QUICK) as scene:
+        queues = Sulking(scene.log, scene.store)
+        queues.sick = error
+        means = replace(scene.means, queues=queues)
+        scene.delivery.close()
+        scene.delivery = Delivery(means, scene.store.take_lease("delivery", "test"))
+        yield scene, queues
+        scene.delivery.close()
+
+
+def held_up(scene: DeliveryScene) -> dict[str, float]:
+    [found] = [one for one in figures(scene.store) if one.name == "holdfast_runs_held_up"]
+    return {labels[0][1]: value for labels, value in found.values}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AWAY,
+        BrokerRefused(broker="b", error="no"),
+        MessageNacked(target="q", message="m"),
+        MessageUnroutable(target="q", message="m", error="e"),
+        QueueMismatch(queue="q", error="e"),
+    ],
+    ids=lambda error: error.code,
+)
+def test_a_queue_that_refuses_one_run_holds_up_no_other(
+    tmp_path: Path, error: HoldfastError
+) -> None:
+    """It is asked first, in each state: the other's producer is asked, the other is swept."""
+    with sulking(tmp_path, error) as (scene, queues):
+        for run_id in (RUN, OTHER):
+            scene.open_run(run_id, producer="requests", tables=0)
+        scene.run(8)
+        assert (scene.state(), scene.state(OTHER)) == ("FORWARDING", "RECEIVING")
+        assert held_up(scene)["ask the producer"] == 1
+        assert error.code in scene.told[0]
+        assert f"run {RUN}" in scene.told[0]
+        fence = scene.store.take_lease("engine", "test")
+        for run_id, state in ((RUN, "FORWARDING"), (OTHER, "RECEIVING")):
+            scene.store.move_run(fence, run_id, expected=state, to="CANCELLED")
+        scene.run(20)
+        watched = [one.run.run_id for one in scene.store.list_watched()]
+        assert (scene.state(OTHER), watched) == ("SWEPT", [RUN])
+        assert held_up(scene)["clean up"] == 1
+        queues.sick = None
+        scene.run(40)
+        assert scene.store.list_watched() == []
+        assert set(held_up(scene).values()) == {0}
+
+
+def test_a_disk_that_keeps_one_run_holds_up_no_other(tmp_path: Path) -> None:
+    with delivering(tmp_path, QUICK) as scene:
+        blobs = SickBlobs(tmp_path / "blobs")
+        scene.delivery.close()
+        means = replace(scene.means, blobs=blobs)
+        scene.delivery = Delivery(means, scene.store.take_lease("delivery", "test"))
+        fence = scene.store.take_lease("engine", "test")
+        for run_id in (RUN, OTHER):
+            scene.open_run(run_id)
+            scene.upload(b"n\n1\n", run_id=run_id)
+            scene.store.move_run(fence, run_id, expected="OPEN", to="FAILED", error="why")
+        scene.run(20)
+        assert [one.run.run_id for one in scene.store.list_watched()] == [RUN]
+        assert "STORAGE_FAILED" in scene.told[0]
+        blobs.is_sick = False
+        scene.run(40)
+        assert (scene.store.list_watched(), scene.blobs_below("chunks/")) == ([], [])
+
+
+def test_rests_grow_and_end_with_success() -> None:
+    clock = VirtualClock()
+    told: list[str] = []
+    troubles = Troubles(clock, lambda event, message: told.append(event + message))
+    tried: list[float] = []
+
+    def work() -> int:
+        tried.append(clock.monotonic_s())
+        if len(tried) < 4:
+            raise MessageNacked(target="q", message="m")
+        return 7
+
+    start_s = clock.monotonic_s()
+    answers = []
+    for _ in range(16):
+        answers.append(troubles.attempt("it", work))
+        clock.advance(1)
+    assert [at - start_s for at in tried] == [0, 2, 6, 14, 15]
+    assert answers == [0] * 14 + [7, 7]
+    assert len(told) == 3
+
+
+def test_nobody_waits_for_a_broker_that_is_away_after_the_first() -> None:
+    """And the one whose own queue looks like that does not keep the others away."""
+    clock = VirtualClock()
+    troubles = Troubles(clock)
+    asked: list[str] = []
+
+    def ask(name: str) -> int:
+        asked.append(name)
+        if name == "sick":
+            raise AWAY
+        return 1
+
+    for _ in range(4):
+        for name in ("sick", "well"):
+            troubles.attempt(name, lambda name=name: ask(name), asks_broker=True)
+        troubles.attempt("no queue", lambda: ask("no queue"))
+        clock.advance(1)
+    assert asked.count("no queue") == 4
+    assert asked.count("sick") == 2
+    assert asked.count("well") == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Fenced(resource="delivery", epoch=1),
+        DiskFull(path="x"),
+        InvariantViolated(what="x"),
+    ],
+    ids=lambda error: error.code,
+)
+def test_what_is_everybodys_is_not_kept(error: HoldfastError) -> None:
+    def work() -> int:
+        raise error
+
+    with pytest.raises(type(error)):
+        Troubles(VirtualClock()).attempt("it", work)
