@@ -73,16 +73,16 @@ def place(root: Path, config: Config) -> Iterator[Place]:
     clock = VirtualClock()
     store = SqliteStore.open(state / "store.sqlite3", clock=clock)
     log, blobs = EmbeddedBackend(store), LocalBlobs(state / "blobs")
+    fence = store.take_lease("delivery", "workload")
     means = Means(
         store=store,
         blobs=blobs,
-        queues=LogQueues(log, store),
+        queues=LogQueues(EmbeddedBackend(store, fence=fence), store),
         homes=Homes((state / "runs", state / "inputs"), state / "blobs"),
         secrets=state / "secrets",
         config=config,
         clock=clock,
     )
-    fence = store.take_lease("delivery", "workload")
     delivery = Delivery(means, fence)
     try:
         yield Place(root, store, blobs, log, clock, delivery, fence)

@@ -6,8 +6,9 @@ import json
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from holdfast._base import frames
 from holdfast._base.clock import pause
@@ -24,7 +25,7 @@ from holdfast.engine.barrier import is_complete
 from holdfast.intake.upload import put_chunk
 from holdfast.log.contract import Record
 from holdfast.log.embedded import EmbeddedBackend
-from holdfast.store.rows import Chunk, ChunkKind, NewRun, SenderDecl
+from holdfast.store.rows import Chunk, ChunkKind, Fence, NewRun, SenderDecl
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.clock import VirtualClock
 
@@ -43,9 +44,16 @@ class DeliveryScene:
     log: EmbeddedBackend
     clock: VirtualClock
     means: Means
+    fence: Fence
     delivery: Delivery
     told: list[str]
     """What was told of trouble."""
+
+    def succeed(self, **changes: Any) -> Delivery:
+        """Return a delivery that took over, with some means changed."""
+        fence = self.store.take_lease("delivery", "successor")
+        means = replace(self.means, queues=fenced_queues(self.store, fence))
+        return Delivery(replace(means, **changes), fence)
 
     def run(self, seconds: float = 0.0) -> None:
         """Let time go by in steps that count; after each, deliver until nothing is left to do.
@@ -95,6 +103,11 @@ class DeliveryScene:
         return list(self.blobs.names(prefix))
 
 
+def fenced_queues(store: SqliteStore, fence: Fence) -> LogQueues:
+    """Return the queues that a delivery has on the log of its store."""
+    return LogQueues(EmbeddedBackend(store, fence=fence), store)
+
+
 def framed(kind: int, head: object, data: bytes = b"", version: int = 1) -> bytes:
     """Return a message as a producer may send it that does not use our code."""
     text = json.dumps(head).encode()
@@ -109,19 +122,20 @@ def delivering(root: Path, config: Config | None = None) -> Iterator[DeliverySce
     store = SqliteStore.open(root / "store.sqlite3", clock=clock)
     log = EmbeddedBackend(store)
     blobs = LocalBlobs(root / "blobs")
+    fence = store.take_lease("delivery", "test")
     means = Means(
         store=store,
         blobs=blobs,
-        queues=LogQueues(log, store),
+        queues=fenced_queues(store, fence),
         homes=Homes((root / "runs", root / "inputs"), root / "blobs"),
         secrets=root / "secrets",
         config=config or Config(),
         clock=clock,
         tell=lambda event, message: told.append(f"{event}: {message}"),
     )
-    delivery = Delivery(means, store.take_lease("delivery", "test"))
+    delivery = Delivery(means, fence)
     try:
-        yield DeliveryScene(root, store, blobs, log, clock, means, delivery, told)
+        yield DeliveryScene(root, store, blobs, log, clock, means, fence, delivery, told)
     finally:
         delivery.close()
         store.close()

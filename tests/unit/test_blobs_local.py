@@ -128,3 +128,24 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
         next(blobs.read(f"a/{number}"))
         blobs.exists(f"b/{number}")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_directory_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    """By the same process, which remembers to have made it."""
+    blobs = LocalBlobs(tmp_path)
+    blobs.create("a/b/1", [b"1"])
+    blobs.delete("a/b/1")
+    (tmp_path / "a" / "b").rmdir()
+    (tmp_path / "a").rmdir()
+    blobs.create("a/b/2", [b"2"])
+    assert list(blobs.names()) == ["a/b/2"]
+
+
+def test_directories_that_are_forgotten_are_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.blobs.local._SETTLED_MAX", 4)
+    blobs = LocalBlobs(tmp_path)
+    for number in range(10):
+        blobs.create(f"runs/{number}/x", [b"1"])
+    assert len(list(blobs.names())) == 10

@@ -22,7 +22,7 @@ from holdfast._base.ids import START, RunId, digest
 from holdfast.blobs.local import LocalBlobs
 from holdfast.config import Config
 from holdfast.delivery.figures import figures, waiting_runs
-from holdfast.delivery.loop import Delivery
+from holdfast.delivery.log_queues import LogQueues
 from holdfast.delivery.messages import (
     KIND_HEADER,
     KIND_PAYLOAD,
@@ -32,8 +32,10 @@ from holdfast.delivery.messages import (
     decode,
     payload_of,
 )
-from holdfast.delivery.receive import piece_blob
+from holdfast.delivery.ports import request_for
+from holdfast.delivery.receive import Receiver, piece_blob
 from holdfast.delivery.signing import is_signed, signing_secret
+from holdfast.delivery.troubles import Troubles
 from holdfast.delivery.webhook import FAILING_THREADS, THREADS
 from holdfast.errors import Fenced
 from holdfast.log.contract import Record
@@ -461,6 +463,9 @@ def test_a_run_that_ended_badly_is_swept_after_its_time(tmp_path: Path, end: str
         assert (scene.state(), scene.error()) == ("SWEPT", "why")
         assert left(scene) == []
         assert scene.blobs_below("chunks/") == ["chunks/another/t/s/1-x"]
+        assert sorted(path.name for path in (tmp_path / "blobs" / "chunks").iterdir()) == [
+            "another"
+        ]
         assert (scene.root / "runs" / "another").is_dir()
         assert ingress_topic(RUN, 1) not in scene.store.list_topics()
         assert scene.store.list_chunks(RUN) == []
@@ -519,11 +524,59 @@ def test_a_former_delivery_that_wakes_changes_nothing(tmp_path: Path) -> None:
             with pytest.raises(Fenced):
                 scene.delivery.advance()
         assert everything(scene) == before
-        successor = Delivery(scene.means, scene.store.take_lease("delivery", "third"))
+        successor = scene.succeed()
         for _ in range(20):
             successor.advance()
         successor.close()
         assert scene.state() == "DONE"
+
+
+@pytest.mark.parametrize("state", ["FORWARDING", "RECEIVING"])
+def test_one_that_was_stopped_in_the_middle_of_a_step_makes_no_queue_and_no_blob(
+    tmp_path: Path, state: str
+) -> None:
+    """It looked at the run before it was stopped; the rest of its step comes after its fence."""
+    with delivering(tmp_path, QUICK) as scene:
+        scene.open_run(producer=REQUESTS, tables=0)
+        if state == "RECEIVING":
+            scene.run()
+            scene.send(*PIECES)
+        means = scene.means
+        former = Receiver(
+            scene.store, scene.blobs, means.queues, scene.fence, Troubles(scene.clock)
+        )
+        scene.store.take_lease("delivery", "successor")
+        before = everything(scene)
+        with pytest.raises(Fenced):
+            former.advance()
+        with pytest.raises(Fenced):
+            means.queues.open(request_for(RUN, CLIENT))
+        assert everything(scene) == before
+        assert scene.state() == state
+
+
+@pytest.mark.parametrize("end", ["DONE", "SWEPT"])
+def test_what_came_too_late_all_the_same_is_found(tmp_path: Path, end: str) -> None:
+    """A blob and queues that a former delivery made after its successor's work on the run."""
+    with delivering(tmp_path, QUICK) as scene:
+        scene.open_run(producer=REQUESTS, tables=0)
+        scene.run()
+        if end == "DONE":
+            scene.send(HEADER, EMPTY, *PIECES)
+            scene.run()
+        else:
+            fence = scene.store.take_lease("engine", "test")
+            scene.store.move_run(fence, RUN, expected="RECEIVING", to="FAILED", error="why")
+            scene.run(14)
+        scene.run()
+        assert scene.state() == end
+        known = scene.blobs_below("external/")
+        LogQueues(scene.log, scene.store).open(request_for(RUN, CLIENT))
+        if end == "SWEPT":
+            scene.blobs.create(f"external/{RUN}/x/1-late", [b"late"])
+        scene.run(70)
+        assert [topic for topic in scene.store.list_topics() if RUN in topic] == []
+        assert scene.blobs_below("external/") == known
 
 
 def everything(scene: DeliveryScene) -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from holdfast.blobs.local import LocalBlobs
 from holdfast.config import Config
 from holdfast.delivery.figures import figures
 from holdfast.delivery.log_queues import LogQueues
-from holdfast.delivery.loop import Delivery
 from holdfast.delivery.messages import Request
 from holdfast.delivery.troubles import Troubles
 from holdfast.errors import (
@@ -72,9 +70,8 @@ def sulking(root: Path, error: HoldfastError) -> Iterator[tuple[DeliveryScene, S
     with delivering(root, QUICK) as scene:
         queues = Sulking(scene.log, scene.store)
         queues.sick = error
-        means = replace(scene.means, queues=queues)
         scene.delivery.close()
-        scene.delivery = Delivery(means, scene.store.take_lease("delivery", "test"))
+        scene.delivery = scene.succeed(queues=queues)
         yield scene, queues
         scene.delivery.close()
 
@@ -124,8 +121,7 @@ def test_a_disk_that_keeps_one_run_holds_up_no_other(tmp_path: Path) -> None:
     with delivering(tmp_path, QUICK) as scene:
         blobs = SickBlobs(tmp_path / "blobs")
         scene.delivery.close()
-        means = replace(scene.means, blobs=blobs)
-        scene.delivery = Delivery(means, scene.store.take_lease("delivery", "test"))
+        scene.delivery = scene.succeed(blobs=blobs)
         fence = scene.store.take_lease("engine", "test")
         for run_id in (RUN, OTHER):
             scene.open_run(run_id)

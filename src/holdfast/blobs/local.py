@@ -37,6 +37,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Does not wait for whoever writes to a pipe: it is refused right after."""
 
+_SETTLED_MAX = 10_000
+"""Directories that are remembered. All are forgotten at once then, and looked at again: fewer cost
+an fsync more often, more cost memory for runs of the past."""
 _NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO)
 """What opening says of a directory (our own word), a symbolic link, a socket."""
 
@@ -44,7 +47,8 @@ _NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO)
 class LocalBlobs:
     """Named bytes in files below `root`. Fills `holdfast.blobs.contract.BlobStore`.
 
-    Several processes may use one root. Directories are made as names need them, and stay.
+    Several processes may use one root. Directories are made as names need them; whoever removes an
+    empty one (delivery, with its run) only makes the next creator there make it again.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -105,17 +109,29 @@ class LocalBlobs:
         try:
             for depth, segment in enumerate(segments, start=1):
                 path = tuple(segments[:depth])
-                if create and path not in self._settled:
-                    with suppress(FileExistsError):
-                        os.mkdir(segment, DIRECTORY_MODE, dir_fd=descriptor)
-                    os.fsync(descriptor)
-                    self._settled.add(path)
-                below = os.open(segment, _DIRECTORY, dir_fd=descriptor)
+                if create:
+                    below = self._make(descriptor, path)
+                else:
+                    below = os.open(segment, _DIRECTORY, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = below
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _make(self, above: int, path: tuple[str, ...]) -> int:
+        """Open a directory in `above`; made, with a durable entry, if it is missing."""
+        if path in self._settled:
+            # It may have been removed since, with all that was in it.
+            with suppress(FileNotFoundError):
+                return os.open(path[-1], _DIRECTORY, dir_fd=above)
+        with suppress(FileExistsError):
+            os.mkdir(path[-1], DIRECTORY_MODE, dir_fd=above)
+        os.fsync(above)
+        if len(self._settled) >= _SETTLED_MAX:
+            self._settled.clear()
+        self._settled.add(path)
+        return os.open(path[-1], _DIRECTORY, dir_fd=above)
 
     def read(self, name: str) -> Iterator[bytes]:
         """Yield the bytes. A missing blob raises Damaged, and so does what is no regular file."""

@@ -98,7 +98,7 @@ def deliver(
     """Deliver under one grant of the lease until it is over."""
     from holdfast.delivery.loop import Delivery, Means
 
-    queues: ResultQueues = LogQueues(EmbeddedBackend(shared.store), shared.store)
+    queues: ResultQueues = LogQueues(EmbeddedBackend(shared.store, fence=fence), shared.store)
     if broker is not None:
         from holdfast.delivery.rabbit_queues import NoticeRelay, RabbitQueues
 

@@ -14,18 +14,20 @@ from typing import Protocol
 from holdfast._base.ids import RunId
 from holdfast.delivery.messages import Request
 
+RESULTS = "results/"
+"""The prefix of the names of the queues of all runs."""
 RELAY_GROUP = "rabbitmq"
 """The group whose offset says how far a client's notices have been sent on to its queue."""
 
 
 def header_queue(run_id: RunId) -> str:
     """Return the queue on which the producer of a run announces its series."""
-    return f"results/{run_id}/header"
+    return f"{RESULTS}{run_id}/header"
 
 
 def payload_queue(run_id: RunId) -> str:
     """Return the queue on which the producer of a run sends pieces."""
-    return f"results/{run_id}/payload"
+    return f"{RESULTS}{run_id}/payload"
 
 
 def request_for(run_id: RunId, client: str) -> Request:

@@ -8,7 +8,7 @@ What a sweep does, in this order, each step durable before the next and idle whe
    follows. Crash after: found again as SWEPT and not cleared.
 2. Its queues and topics go.
 3. Its directories go: inputs and what attempts wrote.
-4. Its blobs go: uploads, and pieces of external results.
+4. Its blobs go, with the directories they leave empty: uploads, and pieces of external results.
 5. Records of its client's notices go that every known group has passed.
 6. Its rows go, and with them the wish to clear it. The tombstone stays.
 
@@ -17,8 +17,10 @@ Crash points: `sweep.*`.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -29,7 +31,7 @@ from holdfast._base.files import TEMPORARY_PREFIX, os_errors
 from holdfast._base.ids import Offset, RunId
 from holdfast.blobs.contract import BlobStore
 from holdfast.config import Config
-from holdfast.delivery.ports import ResultQueues, request_for
+from holdfast.delivery.ports import RESULTS, ResultQueues, request_for
 from holdfast.delivery.receive import EXTERNAL
 from holdfast.delivery.states import move
 from holdfast.delivery.troubles import Troubles
@@ -42,7 +44,7 @@ from holdfast.store.states import STOPS
 CHUNKS = "chunks/"
 """The prefix of the names of all uploads, as intake gives them."""
 STRAYS_EVERY_MS = 60_000
-"""How often directories of swept runs are looked for that an engine wrote after their sweep."""
+"""How often it is looked for what came after the sweep of its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +167,17 @@ class Sweeper:
         for path in self._homes.of(run.run_id):
             _remove(path)
             crashpoint("sweep.files.each")
-        for prefix in (f"{CHUNKS}{run.run_id}/", f"{EXTERNAL}{run.run_id}/"):
-            for name in list(self._blobs.names(prefix)):
-                self._blobs.delete(name)
-                crashpoint("sweep.blob.each")
+        self._clear_blobs(run.run_id)
         self._truncate_notices(run)
         self._store.clear_run(self._fence, run.run_id, uploads=f"{CHUNKS}{run.run_id}/")
         crashpoint("sweep.clear.after")
+
+    def _clear_blobs(self, run_id: RunId) -> None:
+        for prefix in (f"{CHUNKS}{run_id}/", f"{EXTERNAL}{run_id}/"):
+            for name in list(self._blobs.names(prefix)):
+                self._blobs.delete(name)
+                crashpoint("sweep.blob.each")
+            _remove_empty(self._homes.blobs / prefix)
 
     def _drop_queues(self, run: Run) -> None:
         """Remove the queues of a run, then say so. Crash in between: missing ones are no error."""
@@ -190,15 +196,31 @@ class Sweeper:
             self._store.truncate_records(topic, 0, Offset(free))
 
     def _sweep_strays(self) -> int:
-        """Remove directories that a job which outlived its run wrote after the sweep."""
+        """Remove what came after the sweep of its run: directories of a job that outlived it, blobs
+        and topics of a former delivery that was stopped in the middle of a step.
+        """
         count = 0
         for home in self._homes.per_run:
             for path in _entries(home):
-                run = self._store.read_run(RunId(path.name))
-                if run is not None and run.state == RunState.SWEPT:
+                if self._is_over(path.name, RunState.SWEPT):
                     _remove(path)
                     count += 1
+        for prefix in (CHUNKS, EXTERNAL):
+            for path in _entries(self._homes.blobs / prefix):
+                if self._is_over(path.name, RunState.SWEPT):
+                    self._clear_blobs(RunId(path.name))
+                    count += 1
+        for topic in self._store.list_topics():
+            home, _, rest = topic.partition("/")
+            over = RunState.DONE, RunState.SWEPT
+            if f"{home}/" == RESULTS and self._is_over(rest.partition("/")[0], *over):
+                self._store.drop_topic(topic)
+                count += 1
         return count
+
+    def _is_over(self, name: str, *states: RunState) -> bool:
+        run = self._store.read_run(RunId(name))
+        return run is not None and run.state in states
 
     def _sweep_partial(self, elapsed_ms: int) -> int:
         """Remove half-written uploads that have not grown for as long as a failed run is kept.
@@ -230,6 +252,13 @@ class Sweeper:
 def _entries(home: Path) -> Iterable[Path]:
     with os_errors(home):
         return sorted(home.iterdir()) if home.is_dir() else []
+
+
+def _remove_empty(directory: Path) -> None:
+    """Remove a directory and those below it where nothing is left; others stay as they are."""
+    for path, _, _ in os.walk(directory, topdown=False):
+        with suppress(OSError):
+            os.rmdir(path)
 
 
 def _remove(path: Path) -> None:

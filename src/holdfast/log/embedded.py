@@ -37,8 +37,8 @@ class EmbeddedBackend(QueueBackend):
     """A durable log on a store: one that is given, or the one in the file that is named.
 
     A store that is given is not closed by `stop`. On a store in memory nothing is durable or
-    shared, whatever is declared here. With a `fence`, appends and committed offsets carry it: an
-    owner that is one no more gets Fenced, and has changed nothing.
+    shared, whatever is declared here. With a `fence`, whatever makes a topic or a group, appends or
+    commits carries it: an owner that is one no more gets Fenced, and has changed nothing.
     """
 
     capabilities = frozenset(Capability)
@@ -90,7 +90,7 @@ class EmbeddedBackend(QueueBackend):
 
     def create_topic(self, topic: str, *, partitions: int = 1) -> None:
         """Create a topic if it is missing. With another number of partitions: UsageInvalid."""
-        stored = self._store.create_topic(topic, partitions)
+        stored = self._store.create_topic(topic, partitions, fence=self._fence)
         if stored != partitions:
             raise UsageInvalid(
                 what=f"topic {topic} with {partitions} partitions, it has {stored}",
@@ -164,7 +164,7 @@ class EmbeddedBackend(QueueBackend):
 
     def register_group(self, topic: str, group: str) -> None:
         """Make a group known before it commits, so that truncation waits for it."""
-        self._store.register_group(topic, group)
+        self._store.register_group(topic, group, fence=self._fence)
 
     def commit_offset(self, topic: str, group: str, offset: Offset, *, partition: int = 0) -> None:
         """Record durably that a group is done with everything below `offset`."""

@@ -291,8 +291,11 @@ class RunStore(Protocol):
 class TopicStore(Protocol):
     """The embedded log's topics. `holdfast.log.embedded` is the backend made of them."""
 
-    def create_topic(self, topic: str, partitions: int) -> int:
-        """Create a topic if it is missing; returns how many partitions it has."""
+    def create_topic(self, topic: str, partitions: int, *, fence: Fence | None = None) -> int:
+        """Create a topic if it is missing; returns how many partitions it has.
+
+        With a `fence` that is not the newest grant: Fenced, and nothing is changed.
+        """
 
     def list_topics(self) -> dict[str, int]:
         """Return topic -> number of partitions."""
@@ -338,8 +341,8 @@ class TopicStore(Protocol):
     def read_offset(self, topic: str, partition: int, group: str) -> Offset | None:
         """Return a group's position, or None if it never committed one."""
 
-    def register_group(self, topic: str, group: str) -> None:
-        """Make a group known; until it commits, it counts as standing at 0."""
+    def register_group(self, topic: str, group: str, *, fence: Fence | None = None) -> None:
+        """Make a group known; until it commits, it counts as standing at 0. `fence`: as above."""
 
     def list_offsets(self, topic: str, partition: int) -> dict[str, Offset]:
         """Return the position of every known group; 0 where none was committed."""

@@ -208,9 +208,11 @@ def _stored_records(
 class TopicPart(Part):
     """Fills `holdfast.store.contract.TopicStore`."""
 
-    def create_topic(self, topic: str, partitions: int) -> int:
+    def create_topic(self, topic: str, partitions: int, *, fence: Fence | None = None) -> int:
         """Create a topic if it is missing; returns how many partitions it has."""
         with self._database.transaction() as connection:
+            if fence is not None:
+                hold_fence(connection, fence)
             return make_topic(connection, topic, partitions)
 
     def list_topics(self) -> dict[str, int]:
@@ -283,9 +285,11 @@ class TopicPart(Part):
             row = row_of(connection, sql, shard_id, group)
         return Offset(row[0]) if row else None
 
-    def register_group(self, topic: str, group: str) -> None:
+    def register_group(self, topic: str, group: str, *, fence: Fence | None = None) -> None:
         """Make a group known; until it commits, it counts as standing at 0."""
         with self._database.transaction() as connection:
+            if fence is not None:
+                hold_fence(connection, fence)
             find_shard(connection, topic, 0)
             know_group(connection, topic, group)
 
