@@ -12,10 +12,13 @@ from tests.crash.workloads import SMALL, make_pipeline
 from tests.unit.delivery_scene import RUN, delivering
 from tests.unit.plain_runs import files_below, rows_of, run_toy
 
-from holdfast._base.ids import Ordinal
+from holdfast._base.ids import Ordinal, RunId
 from holdfast.blobs.local import LocalBlobs
 from holdfast.cli.gc import gc_command
 from holdfast.config import Config, StageOptions
+from holdfast.delivery.log_queues import LogQueues
+from holdfast.delivery.messages import Request
+from holdfast.delivery.ports import Received, request_for
 from holdfast.engine.barrier import is_complete
 from holdfast.engine.drive import open_run
 from holdfast.engine.executor import BatchWork, SeriesWork
@@ -170,6 +173,59 @@ def test_runs_whose_time_is_over_are_told_then_swept(
     with delivering(state) as scene:
         assert scene.state() == "SWEPT"
         assert scene.blobs_below("chunks/") == []
+
+
+def test_queues_of_a_swept_run_on_a_broker_are_left_to_delivery(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """gc knows no broker: the bytes go, and the run is not marked as cleared."""
+    state = tmp_path / "state"
+    deleted: list[RunId] = []
+
+    class Broker(LogQueues):
+        """Queues that are not on the store's own log."""
+
+        def open(self, request: Request) -> None:
+            del request
+
+        def receive(self, queue: str, count: int) -> list[Received]:
+            del queue, count
+            return []
+
+        def delete(self, request: Request) -> None:
+            deleted.append(request.run)
+
+    with delivering(state, Config(sweep_after_s=1e9)) as scene:
+        scene.delivery.close()
+        scene.delivery = scene.succeed(queues=Broker(scene.log, scene.store))
+        for run_id in (RUN, RunId("log-1")):
+            scene.open_run(run_id, producer="requests", tables=0)
+        scene.run()
+        LogQueues(scene.log, scene.store).open(request_for(RunId("log-1"), "acme"))
+        fence = scene.store.take_lease("engine", "test")
+        for run_id in (RUN, RunId("log-1")):
+            scene.store.move_run(fence, run_id, expected="RECEIVING", to="FAILED", error="why")
+        scene.blobs.create(f"external/{RUN}/x/1-sum", [b"bytes"])
+        scene.run(10)
+    settings = tmp_path / "holdfast.toml"
+    settings.write_text("sweep_after_s = 5\n")
+    gc_command(state, dry_run=True, as_json=False, config_file=settings)
+    assert f"would leave the queues of run {RUN} to delivery" in capsys.readouterr().out
+    gc_command(state, dry_run=False, as_json=False, config_file=settings)
+    out = capsys.readouterr().out
+    assert f"left the queues of run {RUN} to delivery" in out
+    assert "queues of run log-1" not in out
+    gc_command(state, dry_run=False, as_json=True, config_file=settings)
+    assert json.loads(capsys.readouterr().out)["runs"] == 0
+    with delivering(state) as scene:
+        assert [scene.state(), scene.state(RunId("log-1"))] == ["SWEPT", "SWEPT"]
+        assert scene.blobs_below("external/") == []
+        assert [one.run.run_id for one in scene.store.list_watched()] == [RUN]
+        assert deleted == []
+        scene.delivery.close()
+        scene.delivery = scene.succeed(queues=Broker(scene.log, scene.store))
+        scene.run()
+        assert (deleted, scene.store.list_watched()) == ([RUN], [])
 
 
 def test_beside_a_service_a_dry_run_tells_what_delivery_will_sweep(

@@ -73,6 +73,11 @@ def _lines(garbage: Garbage, facts: dict[str, int], *, dry_run: bool) -> list[st
     lines = [f"{verb} {path}" for path in paths]
     swept = "would sweep" if dry_run else "swept"
     lines += [f"{swept} run {run.run_id}, which is {run.state}" for run in garbage.swept]
+    leave = "would leave" if dry_run else "left"
+    lines += [
+        f"{leave} the queues of run {run.run_id} to delivery: they may be on a broker"
+        for run in garbage.left
+    ]
     lines += [
         f"{verb} {counted(count, 'record')} of topic {name}" for name, count in garbage.records
     ]

@@ -31,7 +31,7 @@ from holdfast._base.files import TEMPORARY_PREFIX, os_errors
 from holdfast._base.ids import Offset, RunId
 from holdfast.blobs.contract import BlobStore
 from holdfast.config import Config
-from holdfast.delivery.ports import RESULTS, ResultQueues, request_for
+from holdfast.delivery.ports import RESULTS, ResultQueues, header_queue, request_for
 from holdfast.delivery.receive import EXTERNAL
 from holdfast.delivery.states import move
 from holdfast.delivery.troubles import Troubles
@@ -98,6 +98,18 @@ def due_for_sweep(store: Store, config: Config) -> list[Run]:
     ]
 
 
+def queues_elsewhere(store: Store) -> set[RunId]:
+    """Return the runs whose queues may be on a broker: they have some, not on the store's log."""
+    topics = store.list_topics()
+    return {
+        watched.run.run_id
+        for watched in store.list_watched()
+        if watched.run.kind is RunKind.EXTERNAL
+        and watched.has_queues
+        and header_queue(watched.run.run_id) not in topics
+    }
+
+
 class Sweeper:
     """Does what is to be done about runs, under a fence."""
 
@@ -154,21 +166,27 @@ class Sweeper:
                 return 0
         return 1
 
-    def sweep(self, run: Run) -> None:
-        """Sweep a run that came to its end; steps as above."""
+    def sweep(self, run: Run, *, with_queues: bool = True) -> None:
+        """Sweep a run that came to its end; steps as above.
+
+        Without its queues the run stays uncleared, for a delivery that knows their broker.
+        """
         state, to = RunState(run.state), RunState.SWEPT
         if state is not RunState.SWEPT:
             move(self._store, self._fence, run.run_id, current=state, to=to, error=run.error)
             crashpoint("sweep.mark.after")
-        self._clear(run)
+        self._clear(run, with_queues=with_queues)
 
-    def _clear(self, run: Run) -> None:
-        self._drop_queues(run)
+    def _clear(self, run: Run, *, with_queues: bool = True) -> None:
+        if with_queues:
+            self._drop_queues(run)
         for path in self._homes.of(run.run_id):
             _remove(path)
             crashpoint("sweep.files.each")
         self._clear_blobs(run.run_id)
         self._truncate_notices(run)
+        if not with_queues:
+            return
         self._store.clear_run(self._fence, run.run_id, uploads=f"{CHUNKS}{run.run_id}/")
         crashpoint("sweep.clear.after")
 

@@ -19,7 +19,7 @@ from holdfast._base.ids import Offset, RunId
 from holdfast.blobs.local import LocalBlobs
 from holdfast.config import DEFAULT, Config
 from holdfast.delivery.log_queues import LogQueues
-from holdfast.delivery.sweep import Homes, Sweeper, due_for_sweep
+from holdfast.delivery.sweep import Homes, Sweeper, due_for_sweep, queues_elsewhere
 from holdfast.delivery.troubles import Troubles
 from holdfast.engine.state import Held, StateDirectory
 from holdfast.engine.sweep import orphans
@@ -30,7 +30,7 @@ from holdfast.log.open import open_backend
 from holdfast.log.relayed import Route, open_logs
 from holdfast.store.contract import Store, ingress_topic
 from holdfast.store.leases import DELIVERY_RESOURCE
-from holdfast.store.rows import CLOSED_STATES, ChunkKind, Run
+from holdfast.store.rows import CLOSED_STATES, ChunkKind, Run, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,29 @@ class Garbage:
     """Runs whose time is over: their bytes and rows go, a tombstone stays."""
     records: tuple[tuple[str, int], ...]
     """Topics of closed runs, and how many records that everybody has read each of them holds."""
+    left: tuple[Run, ...] = ()
+    """Swept runs whose queues may be on a broker, which only delivery knows."""
 
 
 def find_garbage(directory: StateDirectory, store: Store, config: Config = DEFAULT) -> Garbage:
     """Return what may go. Changes nothing; true only while nobody works in the directory."""
     runs = store.list_runs()
-    swept = due_for_sweep(store, config)
+    elsewhere = queues_elsewhere(store)
+    swept = [
+        run
+        for run in due_for_sweep(store, config)
+        if run.state != RunState.SWEPT or run.run_id not in elsewhere
+    ]
+    left = tuple(run for run in swept if run.run_id in elsewhere)
     with os_errors(directory.root):
         found = [*_strangers(directory, runs)]
         found += [path for run in runs for path in orphans(directory, store, run.run_id)]
         temporary = sorted(directory.blobs.glob(f"{TEMPORARY_PREFIX}*"))
     topics = [(topic, count) for topic, count in _spent(store, runs) if count]
     uploads = _unbound(directory, store, runs)
-    return Garbage(tuple(found), tuple(temporary), tuple(uploads), tuple(swept), tuple(topics))
+    return Garbage(
+        tuple(found), tuple(temporary), tuple(uploads), tuple(swept), tuple(topics), left
+    )
 
 
 def _strangers(directory: StateDirectory, runs: list[Run]) -> list[Path]:
@@ -125,6 +135,7 @@ def remove_garbage(held: Held, garbage: Garbage, config: Config = DEFAULT) -> No
     3. Unbound uploads go: condemned in a transaction that sees no row, then deleted. Crash in
        between: condemned, and found again.
     4. Runs whose time is over are swept, under the lease of delivery (`holdfast.delivery.sweep`).
+       Queues that may be on a broker are left to delivery, which finds the run uncleared.
     5. Records of closed runs go that every group has passed, a topic at a time: on the logs that
        the settings name before the store, whose own records are the reason to look there again.
 
@@ -146,7 +157,7 @@ def remove_garbage(held: Held, garbage: Garbage, config: Config = DEFAULT) -> No
             sweep_uploads(held.store, blobs, run_id)
             crashpoint("gc.upload.each")
     if garbage.swept:
-        _sweep(held, garbage.swept)
+        _sweep(held, garbage)
     if garbage.records:
         _truncate(held.store, [topic for topic, _ in garbage.records], config)
 
@@ -167,7 +178,7 @@ def _truncate(store: Store, topics: list[str], config: Config) -> None:
             crashpoint("gc.record.each")
 
 
-def _sweep(held: Held, runs: tuple[Run, ...]) -> None:
+def _sweep(held: Held, garbage: Garbage) -> None:
     """Sweep runs as delivery would. Nobody else works here: the lock is held alone."""
     fence = held.store.take_lease(DELIVERY_RESOURCE, "gc")
     directory = held.directory
@@ -180,8 +191,8 @@ def _sweep(held: Held, runs: tuple[Run, ...]) -> None:
         DEFAULT,
         Troubles(SystemClock()),
     )
-    for run in runs:
-        sweeper.sweep(run)
+    for run in garbage.swept:
+        sweeper.sweep(run, with_queues=run not in garbage.left)
 
 
 def _run_of(directory: StateDirectory, upload: Path) -> RunId:
