@@ -147,9 +147,9 @@ def test_the_loop_sees_an_ack_before_the_row(
     """The harness itself: a delivery that acks first loses a piece, and must be called so."""
     take = Taking._take
 
-    def acks_first(self: Taking, run_id: object, message: object) -> bool:
+    def acks_first(self: Taking, run_id: object, message: object) -> None:
         self._queues.ack(message)  # type: ignore[arg-type] # as it came
-        return take(self, run_id, message)  # type: ignore[arg-type] # as it came
+        take(self, run_id, message)  # type: ignore[arg-type] # as it came
 
     monkeypatch.setattr(Taking, "_take", acks_first)
     monkeypatch.setattr("tests.crash.delivery_work.ROUNDS_MAX", 200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -171,8 +172,8 @@ def test_nobody_waits_for_a_broker_that_is_away_after_the_first() -> None:
 
     for _ in range(4):
         for name in ("sick", "well"):
-            troubles.attempt(name, lambda name=name: ask(name), asks_broker=True)
-        troubles.attempt("no queue", lambda: ask("no queue"))
+            troubles.attempt(name, partial(ask, name), asks_broker=True)
+        troubles.attempt("no queue", partial(ask, "no queue"))
         clock.advance(1)
     assert asked.count("no queue") == 4
     assert asked.count("sick") == 2

@@ -229,9 +229,9 @@ class Sweeper:
                     self._clear_blobs(RunId(path.name))
                     count += 1
         for topic in self._store.list_topics():
-            home, _, rest = topic.partition("/")
+            run_name = topic.removeprefix(RESULTS).partition("/")[0]
             over = RunState.DONE, RunState.SWEPT
-            if f"{home}/" == RESULTS and self._is_over(rest.partition("/")[0], *over):
+            if topic.startswith(RESULTS) and self._is_over(run_name, *over):
                 self._store.drop_topic(topic)
                 count += 1
         return count

@@ -133,14 +133,12 @@ class Sender:
         crashpoint("notice.record.after")
 
     def _try(self, notice: Notice) -> Answer:
-        """Post a notice. Whatever comes of its own address or secret is its own failed try: a host
-        that is no name raises what the resolver and its codecs do.
-        """
+        """Post a notice. Whatever comes of its own address or secret is its own failed try."""
         try:
             return self._post(notice)
         except DiskFull:  # everybody's: no secret can be made
             raise
-        except Exception as error:
+        except Exception as error:  # the resolver and its codecs raise anything
             return Answer(f"{type(error).__name__}: {error}"[:_ERROR_CHARS])
 
     def _post(self, notice: Notice) -> Answer:
