@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from holdfast.config import Config
 from holdfast.delivery.figures import figures
 from holdfast.delivery.log_queues import LogQueues
 from holdfast.delivery.messages import Request
+from holdfast.delivery.ports import Received, header_queue
 from holdfast.delivery.troubles import Troubles
 from holdfast.errors import (
     BrokerRefused,
@@ -45,6 +46,11 @@ class Sulking(LogQueues):
     def open(self, request: Request) -> None:
         self._refuse(request)
         super().open(request)
+
+    def receive(self, queue: str, count: int) -> Sequence[Received]:
+        if self.sick is not None and queue == header_queue(RUN):
+            raise self.sick
+        return super().receive(queue, count)
 
     def delete(self, request: Request) -> None:
         self._refuse(request)
@@ -134,6 +140,26 @@ def test_a_disk_that_keeps_one_run_holds_up_no_other(tmp_path: Path) -> None:
         blobs.is_sick = False
         scene.run(40)
         assert (scene.store.list_watched(), scene.blobs_below("chunks/")) == ([], [])
+
+
+@pytest.mark.parametrize("error", [AWAY, QueueMismatch(queue="q", error="e")], ids=["away", "sick"])
+def test_a_run_whose_producer_cannot_be_heard_is_not_abandoned(
+    tmp_path: Path, error: HoldfastError
+) -> None:
+    """Nothing came because nobody could ask. From when it can be asked again, it grows old."""
+    with delivering(tmp_path, Config(abandon_after_s=20)) as scene:
+        queues = Sulking(scene.log, scene.store)
+        scene.delivery.close()
+        scene.delivery = scene.succeed(queues=queues)
+        scene.open_run(producer="requests", tables=0)
+        scene.run()
+        assert scene.state() == "RECEIVING"
+        queues.sick = error
+        scene.run(60)
+        assert scene.state() == "RECEIVING"
+        queues.sick = None
+        scene.run(70)
+        assert scene.state() == "ABANDONED"
 
 
 def test_rests_grow_and_end_with_success() -> None:

@@ -48,6 +48,11 @@ def piece_blob(run_id: RunId, series: str, ordinal: int, checksum: str) -> str:
     return f"{EXTERNAL}{run_id}/{digest('series', series)}/{ordinal}-{checksum}"
 
 
+def receiving_of(run_id: RunId) -> str:
+    """Return what trouble with the messages of a run is called."""
+    return f"run {run_id}"
+
+
 class Receiver:
     """Takes external runs from FORWARDING to COMPLETING, under a fence."""
 
@@ -68,7 +73,7 @@ class Receiver:
         for run in self._store.list_runs_in(RunState.FORWARDING, RunState.RECEIVING):
             if run.kind is RunKind.EXTERNAL:
                 work = partial(self._attend, run)
-                dealt += self._troubles.attempt(f"run {run.run_id}", work, asks_broker=True)
+                dealt += self._troubles.attempt(receiving_of(run.run_id), work, asks_broker=True)
         return dealt
 
     def _attend(self, run: Run) -> int:

@@ -32,7 +32,7 @@ from holdfast._base.ids import Offset, RunId
 from holdfast.blobs.contract import BlobStore
 from holdfast.config import Config
 from holdfast.delivery.ports import RESULTS, ResultQueues, header_queue, request_for
-from holdfast.delivery.receive import EXTERNAL
+from holdfast.delivery.receive import EXTERNAL, receiving_of
 from holdfast.delivery.states import move
 from holdfast.delivery.troubles import Troubles
 from holdfast.delivery.waiting import awaited
@@ -131,14 +131,23 @@ class Sweeper:
 
     def advance(self) -> int:
         """Look at all runs, and do what is due; returns about how many something was done."""
-        done = 0
+        done, unseen = 0, []
         for watched in self._store.watch_runs(self._fence):
             run = watched.run
+            is_external = run.kind is RunKind.EXTERNAL
+            if is_external and self._troubles.hinder(receiving_of(run.run_id)):
+                unseen.append(run.run_id)
+            what_to_do = self._duty(watched)
+            if what_to_do is Duty.NOTHING or (what_to_do is Duty.ABANDON and run.run_id in unseen):
+                continue
             done += self._troubles.attempt(
                 f"clean-up of run {run.run_id}",
-                partial(self._attend, watched),
-                asks_broker=run.kind is RunKind.EXTERNAL,
+                partial(self._attend, watched, what_to_do),
+                asks_broker=is_external and what_to_do is not Duty.ABANDON,
             )
+        if unseen and self._config.abandon_after_s > 0:
+            # What their producers said could not be heard: they do not grow old by that.
+            self._store.excuse_runs(self._fence, unseen)
         elapsed_ms = self._store.read_elapsed()
         if elapsed_ms >= self._strays_at_ms:
             self._strays_at_ms = elapsed_ms + STRAYS_EVERY_MS
@@ -147,12 +156,16 @@ class Sweeper:
             self._troubles.attempt("clean-up of half-written uploads", work)
         return done
 
-    def _attend(self, watched: Watched) -> int:
-        run = watched.run
+    def _duty(self, watched: Watched) -> Duty:
         may_wait = self._config.abandon_after_s > 0
-        waits = awaited(self._store, run) if may_wait else []
-        match duty(watched, self._config, waits=bool(waits)):
+        waits = may_wait and bool(awaited(self._store, watched.run))
+        return duty(watched, self._config, waits=waits)
+
+    def _attend(self, watched: Watched, what_to_do: Duty) -> int:
+        run = watched.run
+        match what_to_do:
             case Duty.ABANDON:
+                waits = awaited(self._store, run)
                 reason = f"nothing came for {watched.idle_ms // 1000} s: {'; '.join(waits)}"
                 self._store.abandon_run(self._fence, run.run_id, mark=watched.mark, error=reason)
                 crashpoint("sweep.abandon.after")

@@ -55,6 +55,7 @@ class Troubles:
         self._clock, self._tell = clock, tell
         self._rests: dict[str, tuple[float, float]] = {}
         self._broker_until_s = clock.monotonic_s()
+        self._is_broker_away = False
 
     def attempt(self, what: str, work: Callable[[], int], *, asks_broker: bool = False) -> int:
         """Return what `work` returns; 0 if it had trouble of its own, or rests from it.
@@ -71,7 +72,13 @@ class Troubles:
             self._keep(what, error)
             return 0
         self._rests.pop(what, None)
+        if asks_broker:
+            self._is_broker_away = False
         return done
+
+    def hinder(self, what: str) -> bool:
+        """Tell whether the last work for `what`, or the last question to the broker, failed."""
+        return what in self._rests or self._is_broker_away
 
     def _keep(self, what: str, error: HoldfastError) -> None:
         now_s = self._clock.monotonic_s()
@@ -81,5 +88,5 @@ class Troubles:
         rests = {name: one for name, one in self._rests.items() if now_s < one[0] + REST_MAX_S}
         self._rests = rests | {what: (now_s + rest_s, rest_s)}
         if isinstance(error, BrokerUnreachable):
-            self._broker_until_s = now_s + BROKER_REST_S
+            self._broker_until_s, self._is_broker_away = now_s + BROKER_REST_S, True
         self._tell("trouble", f"{what} is tried again in {rest_s:g} s: {error}")

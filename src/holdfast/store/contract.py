@@ -412,6 +412,9 @@ class WatchStore(Protocol):
     def list_watched(self) -> list[Watched]:
         """Return what `watch_runs` last saw. Changes nothing."""
 
+    def excuse_runs(self, fence: Fence, run_ids: Sequence[RunId]) -> None:
+        """Let these runs count as if something happened to them now, if they are not over."""
+
     def abandon_run(self, fence: Fence, run_id: RunId, *, mark: str, error: str) -> bool:
         """Move a run to ABANDONED if it still is as `mark` says. False: something happened."""
 

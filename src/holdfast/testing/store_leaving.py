@@ -188,6 +188,8 @@ def check_idle_time_is_accumulated(connect: Connect) -> None:
     assert [idle(100), idle(50), idle(25)] == [0, 50, 75]
     store.bind_chunk(RUN, chunk(1), bind)
     assert [idle(10), idle(5)] == [0, 5]
+    store.excuse_runs(scene.fence, [RUN])
+    assert [idle(10), idle(5)] == [10, 15]
     scene.end(2)
     assert [idle(10), idle(5)] == [0, 5]
     scene.plan("w", chunk(1))
@@ -195,6 +197,8 @@ def check_idle_time_is_accumulated(connect: Connect) -> None:
     assert [idle(10), idle(5)] == [0, 5]
     store.move_run(scene.fence, RUN, expected="OPEN", to="FAILED", error="why")
     assert [idle(10), idle(5)] == [0, 5]
+    store.excuse_runs(scene.fence, [RUN])
+    assert idle(10) == 15, "what is over is kept for a time that goes on"
 
 
 def check_only_an_idle_run_is_abandoned(connect: Connect) -> None:

@@ -6,6 +6,8 @@ kept here. Wall clocks are compared nowhere, and time in which nobody watched do
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import apsw
 
 from holdfast._base.ids import RunId
@@ -106,6 +108,15 @@ class WatchPart(Part):
         """Return what `watch_runs` last saw. Changes nothing."""
         with self._database.reading() as connection:
             return _watched(connection, _elapsed(connection))
+
+    def excuse_runs(self, fence: Fence, run_ids: Sequence[RunId]) -> None:
+        """Let these runs count as if something happened to them now, if they are not over."""
+        sql = f"""UPDATE watch SET since_ms = ? WHERE run_id = ?
+                  AND run_id NOT IN (SELECT run_id FROM run WHERE state IN ({_ENDED}))"""  # noqa: S608 - constants only
+        with self._database.transaction() as connection:
+            hold_fence(connection, fence)
+            now_ms = _elapsed(connection)
+            connection.executemany(sql, ((now_ms, run_id) for run_id in run_ids))
 
     def abandon_run(self, fence: Fence, run_id: RunId, *, mark: str, error: str) -> bool:
         """Move a run to ABANDONED if it still is as `mark` says. False: something happened."""
