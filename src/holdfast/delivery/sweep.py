@@ -135,7 +135,8 @@ class Sweeper:
         for watched in self._store.watch_runs(self._fence):
             run = watched.run
             is_external = run.kind is RunKind.EXTERNAL
-            if is_external and self._troubles.hinder(receiving_of(run.run_id)):
+            is_heard = not self._troubles.hinder(receiving_of(run.run_id))
+            if is_external and run.state == RunState.RECEIVING and not is_heard:
                 unseen.append(run.run_id)
             what_to_do = self._duty(watched)
             if what_to_do is Duty.NOTHING or (what_to_do is Duty.ABANDON and run.run_id in unseen):
