@@ -115,7 +115,7 @@ SMALLEST = bytes.fromhex(
 
 
 def test_a_small_footer_with_any_byte_altered_to_any_other_is_none_or_a_footer() -> None:
-    assert parse_footer(SMALLEST) == Footer(8, 3, ("c",))
+    assert parse_footer(SMALLEST) == Footer(8, 3, ("c",), "'c' group")
     for place in range(len(SMALLEST)):
         for value in range(256):
             altered = SMALLEST[:place] + bytes([value]) + SMALLEST[place + 1 :]
@@ -170,4 +170,4 @@ def test_a_footer_of_too_many_bytes_says_so_and_is_not_read(tmp_path: Path) -> N
 def test_columns_are_looked_for_in_a_time_that_grows_with_their_number() -> None:
     """A footer may name 100,000, and a table may declare as many: minutes, if each is a scan."""
     names = [f"c{number}" for number in range(100_000)]
-    assert footer_fault(Footer(1, 1, tuple(names)), names) is None
+    assert footer_fault(Footer(1, 1, tuple(names), ""), names) is None

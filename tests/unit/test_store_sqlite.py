@@ -101,6 +101,8 @@ COUNTED = (
     "SELECT * FROM external_total ORDER BY series",
 )
 TO_VERSION_2 = (
+    "DROP TABLE owed_end",
+    "DROP TABLE run_shards",
     "DROP TRIGGER chunk_is_counted",
     "DROP TRIGGER applied_is_counted",
     "DROP TRIGGER external_piece_is_counted",

@@ -175,7 +175,7 @@ def test_the_same_bytes_under_other_ordinals_or_senders_are_other_chunks(door: D
 def test_bytes_that_cannot_be_judged_are_not_kept(door: Door) -> None:
     """A look that fails, for whatever reason, is no refusal; nothing would ever count the blob."""
 
-    def broken(*_: object) -> None:
+    def broken(*_: object) -> str:
         raise StorageFailed(path="p", error="e")
 
     def put() -> None:

@@ -1,6 +1,7 @@
 """The journal: durable on return, torn tail cut, damage named, growth linear."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from holdfast._base import frames
 from holdfast._base.frames import Frame
 from holdfast.errors import Damaged, DiskFull, StateBusy, StateMismatch, StorageFailed, StoreNewer
-from holdfast.worker.journal import KIND_HEADER, Journal, Record
+from holdfast.worker.journal import KIND_HEADER, VERSION, Journal, Record
 
 RECORDS: list[Record] = [(1, b"one"), (2, b""), (3, b"three" * 5)]
 
@@ -70,13 +71,21 @@ def test_a_journal_without_a_header_is_damaged(tmp_path: Path) -> None:
             Journal(tmp_path, "w")
 
 
-def test_another_workers_or_a_newer_journal_is_refused(tmp_path: Path) -> None:
+def test_another_workers_journal_or_one_of_another_format_is_refused(tmp_path: Path) -> None:
     written(tmp_path, RECORDS)
     with pytest.raises(StateMismatch):
         Journal(tmp_path, "other")
-    header = frames.encode(Frame(KIND_HEADER, 0, b'{"version": 2, "worker": "w"}'))
-    (tmp_path / "journal").write_bytes(header)
+
+    def write_header(version: int) -> None:
+        header = {"version": version, "worker": "w"}
+        frame = frames.encode(Frame(KIND_HEADER, 0, json.dumps(header).encode()))
+        (tmp_path / "journal").write_bytes(frame)
+
+    write_header(VERSION + 1)
     with pytest.raises(StoreNewer):
+        Journal(tmp_path, "w")
+    write_header(VERSION - 1)
+    with pytest.raises(StateMismatch, match="format 1"):
         Journal(tmp_path, "w")
 
 

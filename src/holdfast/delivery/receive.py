@@ -29,6 +29,7 @@ from holdfast.delivery.states import move
 from holdfast.delivery.troubles import Troubles
 from holdfast.errors import Damaged, DataError, ResultConflict, RunGone, UsageInvalid
 from holdfast.store.contract import Store
+from holdfast.store.reasons import shortened
 from holdfast.store.result_rows import ExternalPiece
 from holdfast.store.rows import Fence, Run, RunKind, RunState
 
@@ -36,9 +37,6 @@ EXTERNAL = "external/"
 """The prefix of the names of all blobs of external results."""
 RECEIVE_COUNT = 4
 """Messages taken at once, of at most 8 MiB of data each: more would leave 100 MiB of memory."""
-
-_REASON_CHARACTERS = 2000
-"""Of why a run failed: clients are told the reason with every look at their runs."""
 
 
 def piece_blob(run_id: RunId, series: str, ordinal: int, checksum: str) -> str:
@@ -193,6 +191,6 @@ class Receiver:
             state = RunState(run.state)
             to = RunState.FAILED
             # What a producer wrote may be long, and no text that could be stored.
-            reason = reason[:_REASON_CHARACTERS].encode("ascii", "backslashreplace").decode()
+            reason = shortened(reason.encode("ascii", "backslashreplace").decode())
             move(self._store, self._fence, run_id, current=state, to=to, error=reason)
             crashpoint("external.fail.after")

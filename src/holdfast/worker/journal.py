@@ -32,7 +32,7 @@ from holdfast._base.files import (
 from holdfast._base.frames import HEADER_BYTES, Frame
 from holdfast.errors import Damaged, StateBusy, StateMismatch, StorageFailed, StoreNewer
 
-VERSION = 1
+VERSION = 2
 FILE_NAME = "journal"
 LOCK_NAME = "lock"
 KIND_HEADER = 0
@@ -177,6 +177,11 @@ def _places(data: bytes, path: Path, name: str) -> list[tuple[int, int, int]]:
     header = json.loads(data[places[0][1] + HEADER_BYTES : places[0][2]])
     if header["version"] > VERSION:
         raise StoreNewer(path=str(path), found=header["version"], known=VERSION)
+    if header["version"] < VERSION:
+        what = (
+            f"its journal has format {header['version']}, which only an older Holdfast goes on with"
+        )
+        raise StateMismatch(state=str(path), what=what)
     if header["worker"] != name:
         what = f"it is the journal of worker {header['worker']}, not of {name}"
         raise StateMismatch(state=str(path), what=what)
