@@ -262,7 +262,7 @@ class Delayed(RuleBasedStateMachine):
             self.recall()
             while self.todo:
                 self.act()
-            if not self.queue and not self.out and not self.held.streams():
+            if not (self.queue or self.out or self.held.streams() or self.owed):
                 break
             if self.queue and len(self.out) < self.PREFETCH:
                 stream, count, _ = self.queue.pop(0)
