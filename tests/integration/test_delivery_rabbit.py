@@ -34,7 +34,6 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "HOLDFAST_AMQP_PASSWORD": PASSWORD,
     "HOLDFAST_SWEEP_AFTER_S": "0.2",
-    "HOLDFAST_ABANDON_AFTER_S": "2",
 }
 
 
@@ -70,8 +69,11 @@ class Scene:
         return found.state
 
     @contextmanager
-    def delivering(self, *, crash: str = "") -> Iterator[subprocess.Popen[bytes]]:
-        environment = {**os.environ, **SETTINGS, **({"HOLDFAST_CRASH": crash} if crash else {})}
+    def delivering(
+        self, *, crash: str = "", abandon_s: int = 600
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        environment = {**os.environ, **SETTINGS, "HOLDFAST_ABANDON_AFTER_S": str(abandon_s)}
+        environment |= {"HOLDFAST_CRASH": crash} if crash else {}
         state, url = (
             str(self.shared.directory.root),
             f"amqp://holdfast@127.0.0.1:{self.server.port}/",
@@ -168,7 +170,7 @@ def test_killed_and_started_again(scene: Scene, broker: Broker, point: str) -> N
 def test_the_queues_of_an_abandoned_run_are_deleted(scene: Scene, broker: Broker) -> None:
     """Its producer never answers."""
     run = scene.open_run("abandoned")
-    with scene.delivering():
+    with scene.delivering(abandon_s=2):
         until(lambda: scene.state(run) == "RECEIVING", "the producer is asked")
         assert scene.depths(run)[:2] == [0, 0]
         until(lambda: scene.state(run) == "SWEPT", "the run is swept")

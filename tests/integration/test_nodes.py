@@ -24,7 +24,7 @@ from tests.integration.node_jobs import MEMBER_BATCH
 from tests.integration.nodes import Node, network
 from tests.integration.waiting import until
 
-from holdfast._base.ids import START, Offset, fresh_token
+from holdfast._base.ids import START, Offset, digest, fresh_token
 from holdfast.log.contract import QueueBackend, Record
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.log.kafka.backend import KafkaBackend
@@ -184,7 +184,7 @@ class Group:
         """The partitions by the process that owns them."""
         found: dict[int | None, list[int]] = {}
         for partition in range(group_work.PARTITIONS):
-            lease = self.store.read_lease(f"{group_work.GROUP}-{partition}")
+            lease = self.store.read_lease(f"{group_work.GROUP}-{digest('in')}-{partition}")
             found.setdefault(owner_pid(lease) if lease else None, []).append(partition)
         return found
 
