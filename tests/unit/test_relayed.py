@@ -206,6 +206,17 @@ def test_a_log_that_is_started_again_with_nothing_is_filled_again(calls: int) ->
     assert taken(log, 0, 9) == list(range(9))
 
 
+def test_a_log_that_loses_its_topic_at_every_call_is_not_asked_for_ever() -> None:
+    class Hopeless(Restarted):
+        def _count(self) -> None:
+            self.calls_left = 1
+            super()._count()
+
+    log = over(filled(2), Hopeless())
+    with pytest.raises(LogEmptied):
+        taken(log, 0, 2)
+
+
 def test_a_hint_beyond_what_is_wanted_is_no_harm() -> None:
     store, remote = filled(4), Forgetful()
     first = over(store, remote)
