@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.crash.power_cut import VARIANTS, Disk, Moment, restore
 
+from holdfast._base import crashpoint
 from holdfast.ledger import compact, file_ledger
 from holdfast.ledger.contract import Slot
 from holdfast.ledger.file_ledger import FileLedger
@@ -29,13 +30,38 @@ def answer_of(slot: Slot) -> bytes:
     return f"answer {slot.key} ".encode() * (30 if slot.key.startswith("large") else 1)
 
 
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def die() -> None:
+    raise Killed
+
+
+def settle_half(ledger: FileLedger, slot: Slot) -> None:
+    """Write an outcome, and be killed before its fsync: the kernel has it, the disk has not."""
+    crashpoint.arm("ledger.outcome.before", 1, die=die)
+    with pytest.raises(Killed):
+        ledger.settle([bought(slot, answer_of(slot))])
+    crashpoint.disarm()
+
+
 def work(root: Path, disk: Disk) -> None:
-    """Claim, call, settle, over several segments; die and be read out; compact; merge."""
+    """Claim, call, settle, over several segments; die and be read out; compact; merge.
+
+    The first owner dies between the write of an outcome and its fsync. The second one reads that
+    outcome, and hands it out.
+    """
     groups = [["a", "b"], ["large", "c"], ["d"], ["e", "large2"]]
     for number in range(2):
         ledger = FileLedger(f"file://{root}")
         ledger.tidy()
         step = make_step(ledger)
+        if number == 1:
+            left = make_slot(step, "unsettled 0")
+            outcome = ledger.lookup([left.hash]).outcomes[left.hash]
+            assert outcome.answer == answer_of(left)
+            disk.notes.append(f"seen {left.key}")
         for keys in groups[2 * number : 2 * number + 2]:
             slots = [make_slot(step, key) for key in keys]
             claim(ledger, slots)
@@ -46,6 +72,7 @@ def work(root: Path, disk: Disk) -> None:
         claim(ledger, [last])
         disk.notes.append(f"called {last.key}")
         if number == 0:
+            settle_half(ledger, last)
             ledger.abandon()
             ledger._database.close()
         else:

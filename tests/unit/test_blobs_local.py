@@ -19,7 +19,7 @@ def test_a_blob_is_durable_before_anybody_hears_of_it(
     """Directories, bytes, name, entry: each fsync before the next step depends on it."""
     tape = Tape(tmp_path, monkeypatch)
     blobs = LocalBlobs(tmp_path / "r")
-    assert tape.calls == ["mkdir r", "fsync .", "fsync ."]
+    assert tape.calls == ["fsync ..", "mkdir r", "fsync ."]
     tape.calls.clear()
     blobs.create("a/b/c", [b"12345"])
     assert tape.calls == [

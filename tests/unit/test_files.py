@@ -42,10 +42,30 @@ def test_each_new_directory_is_entered_durably(
 ) -> None:
     tape = Tape(tmp_path, monkeypatch)
     files.make_directories(tmp_path / "a" / "b")
-    assert tape.calls == ["mkdir a", "fsync .", "mkdir a/b", "fsync a"]
+    assert tape.calls == ["fsync ..", "mkdir a", "fsync .", "mkdir a/b", "fsync a"]
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(("made", "entered"), [("a/b", "fsync a"), ("a", "fsync .")])
+def test_what_a_killed_process_made_is_entered_durably_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, entered: str
+) -> None:
+    (tmp_path / made).mkdir(parents=True)
+    tape = Tape(tmp_path, monkeypatch)
     files.make_directories(tmp_path / "a" / "b")
-    assert len(tape.calls) == 4
+    assert tape.calls[0] == entered
+
+
+def test_a_directory_below_one_that_we_may_not_read_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs the tests may be root, who may read all: so the refusal is made."""
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(files, "fsync_file", refuse)
+    files.make_directories(tmp_path)
 
 
 def test_a_tree_is_fsynced_with_all_its_entries(

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.disk_tape import Tape
 
 from holdfast._base import frames
 from holdfast._base.frames import Frame
@@ -38,6 +39,16 @@ def reopened(directory: Path) -> list[Record]:
 def test_what_was_appended_is_there(tmp_path: Path) -> None:
     written(tmp_path / "deep" / "down", RECORDS)
     assert reopened(tmp_path / "deep" / "down") == RECORDS
+
+
+def test_what_a_killed_process_left_is_durable_before_it_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have died before an fsync; whoever knows a chunk from here acks it without another."""
+    size = len(written(tmp_path / "w", RECORDS))
+    tape = Tape(tmp_path, monkeypatch)
+    reopened(tmp_path / "w")
+    assert tape.calls == ["fsync .", f"fsync w/journal {size}", "fsync w"]
 
 
 def test_the_last_record_cut_at_every_byte(tmp_path: Path) -> None:

@@ -48,12 +48,18 @@ def fsync_file(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Create `path` and its missing parents, each entry durable, readable by the owner only."""
+    """Create `path` and its missing parents, each entry durable, readable by the owner only.
+
+    So is the entry of the lowest one that is there: a process that was killed before it could fsync
+    the parent may have made it. One whose parent we may not read is no work of ours.
+    """
     missing = []
     current = path
     while not current.is_dir():
         missing.append(current)
         current = current.parent
+    with suppress(PermissionError):
+        fsync_file(current.parent)
     for directory in reversed(missing):
         directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         fsync_file(directory.parent)

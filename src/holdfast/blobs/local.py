@@ -22,7 +22,6 @@ from holdfast._base.files import (
     DIRECTORY_MODE,
     TEMPORARY_PREFIX,
     TemporaryWriter,
-    fsync_file,
     is_left_behind,
     make_directories,
     os_errors,
@@ -55,7 +54,6 @@ class LocalBlobs:
         with os_errors(root):
             make_directories(Path(root))
             self._root = Path(root).resolve()
-            fsync_file(self._root.parent)
         # Directories whose own entry this process knows to be durable. One that is found may have
         # been made a moment ago by a process that was killed before it could fsync the parent.
         self._settled: set[tuple[str, ...]] = set()

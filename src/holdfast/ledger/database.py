@@ -23,7 +23,7 @@ import apsw
 
 from holdfast._base.ids import fresh_token
 from holdfast._base.invariant import invariant
-from holdfast._base.sqlite import require_sqlite, sqlite_errors
+from holdfast._base.sqlite import make_log_durable, require_sqlite, sqlite_errors
 from holdfast.errors import Damaged, StorageFailed, StoreNewer, UsageInvalid
 
 FORMAT = 1
@@ -119,6 +119,7 @@ class Database:
             self._connection.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
             self._connection.pragma("trusted_schema", "on")  # row_crc is called in statements
             self._connection.create_scalar_function("row_crc", row_crc, deterministic=True)
+            make_log_durable(self._connection)
         if create:
             self._make_schema()
         self._check_format()

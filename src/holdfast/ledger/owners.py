@@ -11,10 +11,10 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from holdfast._base.files import FILE_MODE, os_errors
+from holdfast._base.files import FILE_MODE, fsync_file, os_errors
 from holdfast.errors import Damaged
 from holdfast.ledger import slots
 from holdfast.ledger.database import Database, row_crc, rows_of
@@ -64,7 +64,8 @@ def reap(database: Database, root: Path, owner: int) -> bool:
     """Read out an owner if it is dead. Returns whether it is dead, or gone already.
 
     1. Its lock is taken: it is dead, and nobody else reads it out.
-    2. Its segments are read to their last valid frame.
+    2. Its segments are made durable and read to their last valid frame: it may have been killed
+       between a write and its fsync, and what is recorded as settled must not go in a power cut.
     3. One transaction records what they hold and leaves its other open slots in doubt. Crash
        before: the next asker begins at 1. Crash after: only the lock file is left.
     4. The lock file goes.
@@ -100,6 +101,8 @@ def _recorded_by(database: Database, root: Path, owner: int) -> Iterator[tuple[i
     for segment, name, sealed, known in segments:
         path = root / "segments" / name
         at_least = max(sealed, known)
+        with os_errors(path), suppress(FileNotFoundError):  # which is named when it is read
+            fsync_file(path)
         for placed in read_segment(path, ledger_id=database.ledger_id, at_least=at_least):
             if placed.entry.change > change:
                 what = f"it has lost transactions: {path.name} has seen later ones"

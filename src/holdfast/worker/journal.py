@@ -4,6 +4,7 @@ Format: docs/internals/worker-journal.md. Invariants:
 
 * One process writes a journal at a time: it holds the lock on the file beside it.
 * A record is durable when `append` returns, and nobody was told of it before.
+* What a killed process wrote is made durable before it is believed: an ack may rest on it.
 * A torn tail, which nobody was told of, is cut off on open; a bad record with a good one behind it
   is DAMAGED, and nothing is guessed.
 * After a failed write or fsync the journal takes nothing more: what the disk holds is unknown.
@@ -58,10 +59,19 @@ class Journal:
                 raise
 
     def _open(self, first: Iterable[Record]) -> None:
+        """Take the journal up, or make it.
+
+        1. File and name are made durable: a process that was killed before an fsync may have left
+           records, or a name, in the memory of the kernel only. Crash before: nobody was told.
+        2. A torn tail is cut off.
+        """
         for path in self._directory.iterdir():
             if is_temporary(path):
                 path.unlink()
-        if not self.path.exists():
+        if self.path.exists():
+            fsync_file(self.path)
+            fsync_file(self._directory)
+        else:
             self._write_whole(first)
         data = self.path.read_bytes()
         self._data, self._places = data, _places(data, self.path, self._name)

@@ -4,7 +4,8 @@ Invariants:
 
 * Every writing transaction begins with `BEGIN IMMEDIATE`, so that it never reads what another one
   is about to change. COMMIT returns after the fsync of the write-ahead log (`synchronous=FULL`),
-  and no other connection sees the change before that: whoever sees it may acknowledge it.
+  and no other connection sees the change before that: whoever sees it may acknowledge it. What
+  a killed process left in the log is made durable by the next one that opens the file.
 * A connection is used by the thread that opened it. It is never used, nor closed, in a forked
   child: a child has none of the parent's file locks, but SQLite's memory, copied by the fork,
   says that it has them. The same memory would mislead a connection that the child opens anew to
@@ -29,7 +30,7 @@ import apsw
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import fresh_token
 from holdfast._base.invariant import invariant
-from holdfast._base.sqlite import sqlite_errors
+from holdfast._base.sqlite import make_log_durable, sqlite_errors
 from holdfast.config import Config
 from holdfast.errors import Damaged, StorageFailed, UsageInvalid
 from holdfast.store.sqlite.pages import CHECKSUM_BYTES, load_checksums
@@ -129,6 +130,7 @@ class Database:
             connection.pragma("journal_mode", "wal")
             if str(connection.pragma("checksum_verification")) != "1":
                 raise Damaged(path=self.label, what="the store's pages have no checksums")
+            make_log_durable(connection)
         connection.pragma("synchronous", "full")
         connection.pragma("foreign_keys", "on")
         connection.pragma("trusted_schema", "off")
