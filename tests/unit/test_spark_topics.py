@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,9 +21,11 @@ from pyspark.sql.types import (
 )
 
 from holdfast._base.ids import Offset
-from holdfast.errors import UsageInvalid
-from holdfast.log.contract import Capability, Record
+from holdfast.errors import RecordsDropped, UsageInvalid
+from holdfast.log.contract import Capability, Record, StoredRecord
 from holdfast.log.embedded import EmbeddedBackend
+from holdfast.log.memory import MemoryBackend
+from holdfast.spark import topic_source
 from holdfast.spark.topic_options import opened, read_options, write_options
 from holdfast.spark.topic_sink import prepare, shard_of
 from holdfast.spark.topic_source import TopicRange, TopicStream, cut, limited
@@ -43,6 +47,43 @@ def test_a_limit_is_kept_and_used(start: dict[str, int], more: dict[str, int], m
     left = sum(end[name] - start.get(name, 0) for name in end)
     assert all(0 <= taken[name] <= end[name] - start.get(name, 0) for name in end)
     assert sum(taken.values()) == min(most, left)
+
+
+class Joining(MemoryBackend):
+    """A log that joins what it reads before and after something happens, as a broker's may."""
+
+    def __init__(self, *, drops: bool) -> None:
+        super().__init__("joining")
+        self._drops = drops
+        self.create_topic("t")
+        self.produce_batch("t", [Record(b"%d" % number) for number in range(10)])
+
+    def fetch_batch(self, topic: str, offset: Offset, **more: Any) -> list[StoredRecord]:
+        found = super().fetch_batch(topic, offset, **more)
+        if self._drops:
+            self.commit_offset(topic, "g", Offset(6))
+            self.truncate_before(topic, Offset(6))
+        return [one for one in found if not 4 <= one.offset < 6]
+
+
+def read_joined(monkeypatch: pytest.MonkeyPatch, *, drops: bool) -> list[int]:
+    options = read_options(CaseInsensitiveDict({"url": "memory://joining", "topic": "t"}))
+    monkeypatch.setattr(topic_source, "opened", lambda _: nullcontext(Joining(drops=drops)))
+    batches = topic_source.read_range(options, TopicRange(0, 2, 10))
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+def test_records_that_are_dropped_inside_of_a_fetch_are_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(RecordsDropped) as caught:
+        read_joined(monkeypatch, drops=True)
+    assert (caught.value.wanted, caught.value.first) == (4, 6)
+
+
+def test_offsets_that_no_record_ever_had_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that died had given them to a batch that was not confirmed."""
+    assert read_joined(monkeypatch, drops=False) == [2, 3, 6, 7, 8, 9]
 
 
 def test_a_limit_is_fair() -> None:

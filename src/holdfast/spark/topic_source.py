@@ -101,13 +101,25 @@ def read_range(options: ReadOptions, part: TopicRange) -> Iterator[pa.RecordBatc
                 partition=part.partition,
                 timeout_s=FETCH_TIMEOUT_S,
             )
-            if not found or found[0].offset != place:
-                first = found[0].offset if found else part.stop
+            if not found:
                 raise RecordsDropped(
-                    topic=options.topic, partition=part.partition, wanted=place, first=first
+                    topic=options.topic, partition=part.partition, wanted=place, first=part.stop
                 )
+            if (missing := _first_missing(found, place)) is not None:
+                _refuse_dropped(backend, options.topic, part.partition, missing)
             place = found[-1].offset + 1
             yield _batch(found)
+
+
+def _first_missing(found: Sequence[StoredRecord], start: int) -> int | None:
+    """Return the first offset from `start` on that `found` passes over. Pure.
+
+    It was dropped meanwhile, or no record ever had it: a broker that dies may lose a batch that has
+    its offsets and was not confirmed.
+    """
+    if found[-1].offset == start + len(found) - 1:
+        return None
+    return next(place for place, one in enumerate(found, start) if one.offset != place)
 
 
 FETCH_TIMEOUT_S = 30.0
