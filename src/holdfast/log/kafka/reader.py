@@ -29,9 +29,10 @@ BATCH_RECORDS_MAX = 1000
 STORED_S = 2.0
 """How long a batch that has its offset is waited for. Shorter: a slow S3 makes the end too near.
 Longer: so long lasts a question for the end while a batch is missing that a dead broker lost."""
-LATE_S = 5.0
+LATE_S = 20.0
 """How long a batch is waited for when one behind it is there. Shorter: where several produce, one
-whose storing took longer is passed over. Longer: so long stands every reader where one was lost."""
+whose storing took longer is passed over, though it may be confirmed yet. Longer: so long stands
+every reader, once, where a dead broker lost one."""
 AT_THE_END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's own codes begin so
 
 
