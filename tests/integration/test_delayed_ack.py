@@ -370,6 +370,24 @@ def test_conflicting_ends_and_strangers_go_to_the_dead_letters(case: Case) -> No
     shards_have(case, (run, 2, ""))
 
 
+def test_the_end_of_a_run_that_is_cancelled_is_not_held_for_ever(tmp_path: Path) -> None:
+    """By a broker, too, that lets a message be held for long."""
+    with running() as server, Broker(server.url(), patience_s=60) as broker:
+        case = Case(server, broker, tmp_path)
+        run = case.place.open_run(case.client)
+        with case.routing() as router:
+            router.ready()
+            case.send(end_of(run, 1))
+            until(lambda: router.said("END deferred") == 1, "it is held")
+            case.place.store.cancel_run(case.client, run)
+            until(lambda: len(case.queue.dead_letters()) == 1, "it is let go")
+            assert router.said("END redelivered, recovering state") == 0
+            assert router.stop() == 0
+        assert [letter.code for letter in case.queue.dead_letters()] == ["RUN_GONE"]
+        assert case.is_settled()
+        case.place.store.close()
+
+
 def test_fifty_clients_say_end_at_once(server: RabbitServer, tmp_path: Path) -> None:
     """All ENDs come before any chunk; the router is killed once in between."""
     with Broker(server.url(), patience_s=60) as broker:

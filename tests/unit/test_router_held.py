@@ -131,6 +131,23 @@ def test_an_end_that_is_owed_again_after_it_was_forwarded_is_recorded_again() ->
     assert held.recall(ADA, 0, NONE) == (Done(ADA),)
 
 
+def test_an_end_whose_run_takes_nothing_more_goes_to_intake_once() -> None:
+    """It refuses the END with its run, or has it already: another door was told the same."""
+    held = HeldEnds(shards=1, prefetch=10)
+    for stream in (ADA, BOB):
+        held.receive(stream, 2, tag(1, stream.client), Intervals.of([2]))
+        assert held.given_up(stream) == (Commit(stream, 2),)
+        assert held.given_up(stream) == ()
+    assert held.refused(ADA) == (tag(1),)
+    assert held.given_up(ADA) == ()
+    assert held.committed(BOB) == (Ack(tag(1, "bob")),)
+    held.receive(BOB, 2, tag(2, "bob"), Intervals.of([2]))
+    assert held.given_up(BOB) == (Ack(tag(2, "bob")),)
+    # What is complete is forwarded, whatever became of the run.
+    held.receive(ADA, 2, tag(3), NONE)
+    assert held.given_up(ADA) == ()
+
+
 class Delayed(RuleBasedStateMachine):
     """A broker, an intake and shards around the machine; it is killed, and channels die.
 

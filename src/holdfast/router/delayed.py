@@ -50,8 +50,9 @@ Tell = Callable[[str, dict[str, Any]], None]
 LOOK_S = 0.25
 """Between two looks at what is missing: another router may have committed it."""
 RECALL_S = 5.0
-"""Between two looks at what is owed. Shorter: more questions for nothing. Longer: an END of a
-router that died waits longer. One that another router has may come to a shard twice."""
+"""Between two looks at what is owed, and at runs that are over. Shorter: more questions for no use.
+Longer: an END of a router that died waits longer. One that another router has may come to a shard
+twice."""
 RUNS_MAX = 10_000
 """Runs whose shards are known to be ours. More of them open at once: the store is asked again."""
 RETRY_S = 0.5
@@ -206,7 +207,11 @@ class DelayedAcks:
             self._wake.clear()
 
     def _turn(self) -> None:
-        self._recall()
+        now_s = self._clock.monotonic_s()
+        if now_s - self._recalled_s >= RECALL_S:
+            self._recall()
+            self._give_up()
+            self._recalled_s = now_s
         self._look_at_all()
         again: list[Effect] = []
         while not self._ended.is_set():
@@ -222,8 +227,7 @@ class DelayedAcks:
 
     def _recall(self) -> None:
         """Take up every END that is owed, whatever its run's state; forget those that are not."""
-        now_s = self._clock.monotonic_s()
-        if not self._shards or now_s - self._recalled_s < RECALL_S:
+        if not self._shards:
             return
         owed = {
             Stream(one.client, one.run_id, one.table, one.sender): one.count
@@ -244,7 +248,15 @@ class DelayedAcks:
             with self._guard:
                 self._effects += self._held.recall(stream, count, missing)
             self._tell("END recalled", {**_facts(stream, count), "pending": len(missing)})
-        self._recalled_s = now_s
+
+    def _give_up(self) -> None:
+        """Hold no END whose run was cancelled or failed: what it waits for never comes."""
+        with self._guard:
+            streams = self._held.incomplete()
+        for stream, _ in streams:
+            if not self._door.takes_more(stream.run):
+                with self._guard:
+                    self._effects += self._held.given_up(stream)
 
     def _check_shards(self, run: str) -> None:
         """Make sure that a run's chunks are numbered by our shards, by whichever router.

@@ -31,7 +31,7 @@ from holdfast.router.messages import ClientChunk, ClientEnd, ClientMessage, deco
 from holdfast.router.refusals import POSTPONES, WAITS, Postponed, Stopped, rejected
 from holdfast.router.room import Room
 from holdfast.store.contract import Store
-from holdfast.store.rows import Chunk, ChunkKind, End, EndFacts, SenderProgress
+from holdfast.store.rows import Chunk, ChunkKind, End, EndFacts, RunState, SenderProgress
 
 T = TypeVar("T")
 PAUSE_S = 0.5
@@ -153,6 +153,11 @@ class Door:
         sender = self._sender(stream)
         received = sender.received if sender else Intervals()
         return Intervals.first(count).minus(received)
+
+    def takes_more(self, run: str) -> bool:
+        """Tell whether a run still takes chunks."""
+        found = self._store.read_run(RunId(run))
+        return found is not None and found.state == RunState.OPEN
 
     def _sender(self, stream: Stream) -> SenderProgress | None:
         progress = self._store.read_progress(RunId(stream.run))

@@ -11,6 +11,7 @@ dies, every END that it held comes again and builds this up anew.
 | comes again on another tag, the same count | that tag is held too, and acked with the first |
 | comes with another count | it is refused |
 | is complete | it is committed, forwarded to each shard, recorded as forwarded, acked: in this order |
+| waits for chunks that nobody takes any more | it is committed in intake, which refuses it with the run, or has it: then it is acked |
 | dies with its channel | it is forgotten; it comes again, maybe to another router |
 
 Every method returns what is to be done, in order. Whoever does it tells the outcome.
@@ -149,6 +150,16 @@ class HeldEnds:
         if held is None or self._is_complete(held):
             return ()
         return self._advance(stream, held, missing)
+
+    def given_up(self, stream: Stream) -> tuple[Effect, ...]:
+        """Learn that its run takes nothing more: what is missing never comes."""
+        held = self._held.get(stream)
+        if held is None or self._is_complete(held):
+            return ()
+        if held.committed:
+            return self._let_go(held)
+        is_new, held.spilled = not held.spilled, True
+        return (Commit(stream, held.count),) if is_new else ()
 
     def _advance(self, stream: Stream, held: _Held, missing: Intervals) -> tuple[Effect, ...]:
         held.missing = missing
