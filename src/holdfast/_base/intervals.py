@@ -6,8 +6,10 @@ rewritten at each commit would grow without end.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +50,31 @@ class Intervals:
 
     def __contains__(self, number: object) -> bool:
         """Tell whether `number` is in the set."""
-        return isinstance(number, int) and any(lo <= number <= hi for lo, hi in self.ranges)
+        if not isinstance(number, int):
+            return False
+        place = bisect_right(self.ranges, number, key=itemgetter(0))
+        return place > 0 and number <= self.ranges[place - 1][1]
 
     def add(self, number: int) -> Intervals:
         """Return the set with `number` in it."""
         return Intervals.merged([*self.ranges, (number, number)])
 
     def minus(self, other: Intervals) -> Intervals:
-        """Return the numbers of this set that are not in `other`."""
+        """Return the numbers of this set that are not in `other`, going once through both."""
         rest: list[tuple[int, int]] = []
+        taken, place = other.ranges, 0
         for low, high in self.ranges:
             start = low
-            for other_low, other_high in other.ranges:
-                if other_high < start or other_low > high:
-                    continue
-                if other_low > start:
-                    rest.append((start, other_low - 1))
-                start = other_high + 1
+            while place < len(taken) and taken[place][1] < low:
+                place += 1
+            while place < len(taken) and taken[place][0] <= high:
+                taken_low, taken_high = taken[place]
+                if taken_low > start:
+                    rest.append((start, taken_low - 1))
+                start = taken_high + 1
+                if taken_high > high:
+                    break  # it may reach into our next range, too
+                place += 1
             if start <= high:
                 rest.append((start, high))
         return Intervals(tuple(rest))
