@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast._base.ids import Ordinal, RunId
-from holdfast.errors import CallerError, ChunkConflict, EndConflict, RunGone, UsageInvalid
+from holdfast.errors import (
+    CallerError,
+    ChunkConflict,
+    EndConflict,
+    RunGone,
+    UploadSwept,
+    UsageInvalid,
+)
 from holdfast.intake.rules import accept_chunk, accept_end
 from holdfast.store.rows import Chunk, ChunkFacts, ChunkKind, End, EndFacts, RunState
 
@@ -96,9 +103,9 @@ def test_a_chunk_of_an_undeclared_sender_is_refused() -> None:
 
 
 def test_a_condemned_blob_is_refused_and_is_to_be_uploaded_again() -> None:
-    with pytest.raises(UsageInvalid) as caught:
+    with pytest.raises(UploadSwept) as caught:
         accept_chunk(chunk(), facts(condemned=True))
-    assert "again" in caught.value.remedy
+    assert (caught.value.table, caught.value.ordinal, caught.value.retryable) == ("t", 1, True)
 
 
 def test_a_resent_chunk_whose_second_upload_was_condemned_is_still_there() -> None:

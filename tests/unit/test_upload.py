@@ -18,6 +18,7 @@ from tests.unit.plain_runs import rows_of
 from holdfast._base import crashpoint
 from holdfast._base.ids import START, Ordinal, RunId
 from holdfast.blobs.local import LocalBlobs
+from holdfast.client.refusals import RETRYABLE
 from holdfast.engine.barrier import is_complete
 from holdfast.engine.drive import open_run
 from holdfast.engine.finish import finish
@@ -27,15 +28,19 @@ from holdfast.errors import (
     CallerError,
     ChecksumWrong,
     ChunkConflict,
+    DiskFull,
     EndConflict,
     RunGone,
     StorageFailed,
+    UploadSwept,
     UsageInvalid,
 )
+from holdfast.gateway.refusals import status_of
 from holdfast.intake.rules import accept_chunk
 from holdfast.intake.upload import CHUNKS, put_chunk, put_end, sweep_uploads
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.queries import verify
+from holdfast.router.refusals import WAITS
 from holdfast.store.contract import ingress_topic
 from holdfast.store.references import chunk_of
 from holdfast.store.rows import Chunk, ChunkKind, End, RunState
@@ -243,11 +248,11 @@ def test_a_blob_condemned_between_upload_and_binding_is_refused_and_sent_again(
 
     crashpoint.arm("intake.blob.after", 1, die=condemn)
     try:
-        with pytest.raises(UsageInvalid) as caught:
+        with pytest.raises(UploadSwept):
             door.put()
     finally:
         crashpoint.disarm()
-    assert "again" in caught.value.remedy
+    assert door.names() == []
     assert door.store.list_chunks(door.run_id) == []
     assert door.put() is True
 
@@ -275,14 +280,20 @@ def test_a_swept_upload_is_never_bound_even_if_its_row_comes_late(door: Door) ->
 
     crashpoint.arm("intake.blob.after", 1, die=sweep)
     try:
-        with pytest.raises(UsageInvalid) as caught:
+        with pytest.raises(UploadSwept):
             door.put()
     finally:
         crashpoint.disarm()
-    assert "again" in caught.value.remedy
+    assert door.names() == []
     assert door.store.list_chunks(door.run_id) == []
     assert door.put() is True
     assert verify(door.root / "state").findings == ()
+
+
+def test_clients_and_routers_send_a_swept_upload_again_by_themselves() -> None:
+    error = UploadSwept(table="sales", ordinal=1)
+    assert status_of(error) in RETRYABLE
+    assert isinstance(error, WAITS)
 
 
 def test_a_condemned_blob_that_is_still_there_is_not_bound(door: Door) -> None:
@@ -290,8 +301,47 @@ def test_a_condemned_blob_that_is_still_there_is_not_bound(door: Door) -> None:
     door.blobs.create(name, [TEXT])
     assert door.store.condemn_blob(name)
     late = replace(chunk(), location=name, checksum="x", size=1)
-    with pytest.raises(UsageInvalid):
+    with pytest.raises(UploadSwept):
         door.store.bind_chunk(door.run_id, late, accept_chunk, is_complete)
+
+
+@pytest.mark.parametrize(
+    ("point", "bound"), [("store.transaction.before", 0), ("store.transaction.after", 1)]
+)
+def test_an_upload_whose_binding_fails_stays_only_where_a_row_binds_it(
+    door: Door, point: str, bound: int
+) -> None:
+    """The store's disk fails in the commit or right behind it; the sender cannot tell which."""
+
+    def fail() -> None:
+        raise StorageFailed(path="store", error="I/O error")
+
+    crashpoint.arm(point, 1, die=fail)
+    try:
+        with pytest.raises(StorageFailed):
+            door.put()
+    finally:
+        crashpoint.disarm()
+    assert len(door.names()) == len(door.store.list_chunks(door.run_id)) == bound
+    assert door.put() is not bool(bound)
+    assert door.names() == [one.location for one in door.store.list_chunks(door.run_id)]
+
+
+def test_an_upload_that_cannot_be_removed_does_not_hide_why_its_binding_failed(door: Door) -> None:
+    """The store takes nothing at all: the first error is raised, and the orphan is swept later."""
+
+    def fail() -> None:
+        crashpoint.arm("store.transaction.before", 1, die=fail)
+        raise DiskFull(path="store")
+
+    crashpoint.arm("store.transaction.before", 1, die=fail)
+    try:
+        with pytest.raises(DiskFull):
+            door.put()
+    finally:
+        crashpoint.disarm()
+    assert len(door.names()) == 1
+    assert sweep_uploads(door.store, door.blobs, door.run_id) == 1
 
 
 def test_a_bound_blob_cannot_be_condemned(door: Door) -> None:

@@ -37,6 +37,7 @@
     |   +-- StateBusy                STATE_BUSY
     |   +-- DiskFull                 DISK_FULL
     |   +-- StorageFailed            STORAGE_FAILED
+    |   +-- UploadSwept              UPLOAD_SWEPT
     |   +-- JavaMissing              JAVA_MISSING
     |   +-- DependencyMissing        DEPENDENCY_MISSING
     |   +-- SparkLost                SPARK_LOST
@@ -135,6 +136,7 @@ from holdfast.errors.environment import (
     SparkNotStarted,
     StateBusy,
     StorageFailed,
+    UploadSwept,
 )
 from holdfast.errors.logs import LogEmptied, LogNotStarted, LogRefused, LogUnreachable
 from holdfast.errors.paid import (
@@ -242,6 +244,7 @@ __all__ = [
     "SubmissionChanged",
     "TokenRefused",
     "UploadSlow",
+    "UploadSwept",
     "UsageInvalid",
     "all_errors",
     "from_text",

@@ -35,6 +35,18 @@ class StorageFailed(EnvironmentFailed):
     error: str
 
 
+class UploadSwept(EnvironmentFailed):
+    """An upload was bound so late that it counted as left behind. Nothing is bound; send again."""
+
+    code: ClassVar[str] = "UPLOAD_SWEPT"
+    template: ClassVar[str] = (
+        "the upload of chunk {ordinal} of table {table} was swept before it was bound."
+        " Send it again."
+    )
+    table: str
+    ordinal: int
+
+
 class JavaMissing(EnvironmentFailed):
     """Spark needs Java 17 or newer. Install it, or the extra `holdfast[java]`."""
 

@@ -12,7 +12,14 @@
 
 from __future__ import annotations
 
-from holdfast.errors import ChunkConflict, DocumentRefused, EndConflict, RunGone, UsageInvalid
+from holdfast.errors import (
+    ChunkConflict,
+    DocumentRefused,
+    EndConflict,
+    RunGone,
+    UploadSwept,
+    UsageInvalid,
+)
 from holdfast.store.rows import Chunk, ChunkFacts, End, EndFacts, RunState
 
 
@@ -23,7 +30,8 @@ def accept_chunk(chunk: Chunk, facts: ChunkFacts) -> bool:
         ChunkConflict: it contradicts what is known.
         DocumentRefused: its columns are not those of the table's chunks that are there.
         RunGone: the run is swept, or finished and the chunk is new.
-        UsageInvalid: the run declares no such sender, or the uploaded blob was condemned.
+        UploadSwept: the uploaded blob was condemned.
+        UsageInvalid: the run declares no such sender.
     """
     if facts.state == RunState.SWEPT:
         raise RunGone(run=facts.run_id, state=facts.state)
@@ -40,8 +48,7 @@ def accept_chunk(chunk: Chunk, facts: ChunkFacts) -> bool:
         what = "beyond the announced count"
         raise _conflict(chunk, what, str(facts.announced), str(chunk.ordinal))
     if facts.condemned:
-        what = f"the upload of chunk {chunk.ordinal} of {chunk.table} was swept"
-        raise UsageInvalid(what=what, remedy="Upload it again.")
+        raise UploadSwept(table=chunk.table, ordinal=chunk.ordinal)
     if chunk.header and facts.header and chunk.header != facts.header:
         raise DocumentRefused(
             table=chunk.table,

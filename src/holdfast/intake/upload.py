@@ -7,12 +7,13 @@ acknowledged is durable, and bytes without a row are an orphan that nobody was t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.ids import RunId, digest, fresh_token
 from holdfast.blobs.contract import BlobInfo, BlobStore, BlobWriter
-from holdfast.errors import CallerError, ChecksumWrong
+from holdfast.errors import CallerError, ChecksumWrong, EnvironmentFailed
 from holdfast.intake.rules import accept_chunk, accept_end
 from holdfast.store.contract import BarrierRule, IntakeStore
 from holdfast.store.rows import Chunk, ChunkKind, End
@@ -64,6 +65,7 @@ def put_chunk(
     Raises:
         ChunkConflict, ChecksumWrong, DocumentRefused, RunGone, UsageInvalid: refused, nothing
             changed.
+        UploadSwept: nothing changed; the same again is taken.
     """
     writer = begin_upload(blobs, run_id, chunk)
     try:
@@ -107,7 +109,11 @@ def bind_upload(
     barrier: BarrierRule,
     looked: Looked,
 ) -> bool:
-    """Do step 2 of `put_chunk`: bind a finished upload. A blob that is not bound is removed."""
+    """Do step 2 of `put_chunk`: bind a finished upload. A blob that is not bound is removed.
+
+    Where the machine failed it may be bound nevertheless: the store says so. A store that says
+    nothing leaves an orphan, swept later.
+    """
     crashpoint("intake.blob.after")
     try:
         _check_transfer(chunk, info)
@@ -123,8 +129,9 @@ def bind_upload(
         )
         accepted = store.bind_chunk(run_id, stored, accept_chunk, barrier)
         crashpoint("intake.chunk.after")
-    except CallerError:
-        remove_upload(store, blobs, info.name)
+    except (CallerError, EnvironmentFailed):
+        with suppress(EnvironmentFailed):
+            remove_upload(store, blobs, info.name)
         raise
     if not accepted:
         remove_upload(store, blobs, info.name)

@@ -16,13 +16,7 @@ from holdfast._base.ids import RunId
 from holdfast._base.intervals import Intervals
 from holdfast.blobs.contract import BlobStore
 from holdfast.engine.barrier import is_complete
-from holdfast.errors import (
-    DataError,
-    EndConflict,
-    HoldfastError,
-    RunUnknown,
-    UsageInvalid,
-)
+from holdfast.errors import DataError, EndConflict, HoldfastError, RunUnknown
 from holdfast.intake.documents import Documents
 from holdfast.intake.rules import accept_chunk, accept_end
 from holdfast.intake.upload import put_chunk, put_end
@@ -36,8 +30,6 @@ from holdfast.store.rows import Chunk, ChunkKind, End, EndFacts, RunState, Sende
 T = TypeVar("T")
 PAUSE_S = 0.5
 """Before the machine is asked again: a full disk is not emptied in less."""
-UPLOADS_MAX = 5
-"""Tries at a chunk whose upload was swept meanwhile. Each is a new upload."""
 
 
 class Door:
@@ -96,21 +88,14 @@ class Door:
             return False
         self._documents.check_format(chunk)
         self._room.check(client, look, chunk.size)
-        for tried in range(UPLOADS_MAX):
-            try:
-                is_new = put_chunk(
-                    *(self._store, self._blobs, message.run, chunk, [message.payload]),
-                    barrier=is_complete,
-                    check=self._documents.check,
-                )
-            except UsageInvalid as error:
-                if "was swept" not in error.what or tried == UPLOADS_MAX - 1:
-                    raise
-            else:
-                if is_new:
-                    self._room.took(client, look, chunk.size)
-                return is_new
-        raise AssertionError("the last try raises or returns")
+        is_new = put_chunk(
+            *(self._store, self._blobs, message.run, chunk, [message.payload]),
+            barrier=is_complete,
+            check=self._documents.check,
+        )
+        if is_new:
+            self._room.took(client, look, chunk.size)
+        return is_new
 
     def take_end(self, client: str, end: ClientEnd, *, owed: bool = False) -> bool:
         """Commit an END, and look at the barrier. False: it was there already. Raises likewise.
