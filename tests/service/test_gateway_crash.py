@@ -24,8 +24,10 @@ from tests.service.door import (
     work_off,
 )
 from tests.service.test_gateway import answers
+from tests.unit.delivery_scene import delivering
 
 from holdfast._base.ids import RunId
+from holdfast.config import Config
 from holdfast.queries import verify
 
 POINTS = {
@@ -75,7 +77,9 @@ def test_a_gateway_killed_anywhere_loses_nothing_and_doubles_nothing(
 
 
 def check_whole(gateway: Gateway, client: httpx.Client, run: str) -> None:
-    """Every chunk is bound once, its blob is the only one, and the answers are those expected."""
+    """Every chunk is bound once, its blob is the only one once delivery has looked for long, beside
+    the gateway, and the answers are those expected.
+    """
     sent = {(table, sender, ordinal): text for table, sender, ordinal, text in CHUNKS}
     with store_of(gateway.root) as shared:
         assert [found.run_id for found in shared.store.list_runs()] == [run]
@@ -85,6 +89,10 @@ def check_whole(gateway: Gateway, client: httpx.Client, run: str) -> None:
         data = (gateway.state / "blobs" / one.location).read_bytes()
         assert data.decode() == sent[one.table, one.sender, one.ordinal]
     assert list((gateway.state / "blobs").glob(".tmp-*")) == [], "a dead gateway's file stayed"
+    with delivering(gateway.state, Config(sweep_after_s=100)) as scene:
+        scene.run(300)
+        uploads = scene.blobs_below(f"chunks/{run}/")
+    assert uploads == sorted(one.location for one in bound), "a dead gateway's upload stayed"
     work_off(gateway.root, run)
     assert document(client, run)["state"] == "DONE"
     assert answers(client, run) == expected()

@@ -31,6 +31,7 @@ from holdfast._base.files import TEMPORARY_PREFIX, os_errors
 from holdfast._base.ids import Offset, RunId
 from holdfast.blobs.contract import BlobStore
 from holdfast.config import Config
+from holdfast.delivery.orphans import CHUNKS, Orphans
 from holdfast.delivery.ports import RESULTS, ResultQueues, header_queue, request_for
 from holdfast.delivery.receive import EXTERNAL, receiving_of
 from holdfast.delivery.states import move
@@ -41,8 +42,6 @@ from holdfast.store.result_rows import Watched
 from holdfast.store.rows import Fence, Run, RunKind, RunState
 from holdfast.store.states import STOPS
 
-CHUNKS = "chunks/"
-"""The prefix of the names of all uploads, as intake gives them."""
 STRAYS_EVERY_MS = 60_000
 """How often it is looked for what came after the sweep of its run."""
 
@@ -128,6 +127,8 @@ class Sweeper:
         self._troubles = troubles
         self._strays_at_ms = 0
         self._partial: dict[Path, tuple[int, int, int]] = {}
+        keep_ms = int(config.sweep_after_s * 1000)
+        self._orphans = Orphans(store, blobs, homes.blobs, keep_ms=keep_ms)
 
     def advance(self) -> int:
         """Look at all runs, and do what is due; returns about how many something was done."""
@@ -155,6 +156,8 @@ class Sweeper:
             self._troubles.attempt("clean-up after late jobs", self._sweep_strays)
             work = partial(self._sweep_partial, elapsed_ms)
             self._troubles.attempt("clean-up of half-written uploads", work)
+            work = partial(self._orphans.sweep, elapsed_ms)
+            self._troubles.attempt("clean-up of uploads that nothing binds", work)
         return done
 
     def _duty(self, watched: Watched) -> Duty:

@@ -35,7 +35,6 @@ from holdfast.store.result_rows import (
     PieceRule,
     ResultSeries,
     SeriesDecl,
-    Watched,
 )
 from holdfast.store.rows import (
     Chunk,
@@ -56,6 +55,7 @@ from holdfast.store.rows import (
     SeriesResult,
     Work,
 )
+from holdfast.store.watch_contract import WatchStore
 
 ChunkRule = Callable[[Chunk, ChunkFacts], bool]
 """True: bind it. False: it is there already, ack again. Raises a CallerError: refused."""
@@ -152,6 +152,9 @@ class IntakeStore(Protocol):
 
     def condemn_blob(self, blob: str) -> bool:
         """Condemn a blob that no chunk row binds. False: a row binds it, it must stay."""
+
+    def list_unbound(self, blobs: Sequence[str]) -> list[str]:
+        """Return those of these blobs that no chunk row binds, in their order."""
 
     def forget_condemned(self, blob: str) -> None:
         """Drop the mark of a condemned blob whose bytes are gone."""
@@ -393,38 +396,6 @@ class NoticeStore(Protocol):
 
     def revive_notice(self, notice_id: str) -> bool:
         """Make a notice that was given up wait again, with no failure. False: it was not."""
-
-
-class WatchStore(Protocol):
-    """What happened to each run last, and for how long nothing has."""
-
-    def add_elapsed(self, fence: Fence, ms: int) -> int:
-        """Add to the accumulated time by which notices are due and runs grow old; the sum."""
-
-    def read_elapsed(self) -> int:
-        """Return the accumulated time in milliseconds."""
-
-    def watch_runs(self, fence: Fence) -> list[Watched]:
-        """Look at every run that is not cleared, oldest first, and remember since when it is as
-        it is.
-        """
-
-    def list_watched(self) -> list[Watched]:
-        """Return what `watch_runs` last saw. Changes nothing."""
-
-    def excuse_runs(self, fence: Fence, run_ids: Sequence[RunId]) -> None:
-        """Let these runs count as if something happened to them now, if they are not over."""
-
-    def abandon_run(self, fence: Fence, run_id: RunId, *, mark: str, error: str) -> bool:
-        """Move a run to ABANDONED if it still is as `mark` says. False: something happened."""
-
-    def forget_queues(self, fence: Fence, run_id: RunId, topics: tuple[str, ...] = ()) -> None:
-        """Record that a run's queues are gone, and drop these topics of the embedded log."""
-
-    def clear_run(self, fence: Fence, run_id: RunId, *, uploads: str) -> None:
-        """Delete the rows of a SWEPT run whose bytes are gone, and the marks of condemned blobs
-        that begin with `uploads`. The run, its senders, works and notices stay: the tombstone.
-        """
 
 
 class ExternalStore(Protocol):

@@ -311,8 +311,12 @@ def check_a_blob_is_bound_or_condemned(connect: Connect) -> None:
     store = connect()
     Scene.of(store, bound=1)
     assert not store.condemn_blob(chunk(1).location)
+    names = [chunk(number).location for number in (3, 1, 2)]
+    assert store.list_unbound(names) == [names[0], names[2]]
+    assert store.list_unbound([]) == []
     assert store.condemn_blob(chunk(2).location)
     assert store.condemn_blob(chunk(2).location)
+    assert store.list_unbound(names) == [names[0], names[2]]
     seen: list[bool] = []
 
     def watch(_: Chunk, facts: ChunkFacts) -> bool:

@@ -6,6 +6,7 @@ so a chunk is bound and announced, or neither. Tables that a segment produces ta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import apsw
@@ -45,6 +46,7 @@ from holdfast.store.sqlite.base import (
     lock_run,
     require_state,
     row_of,
+    rows_of,
 )
 from holdfast.store.sqlite.forwards import owe
 from holdfast.store.sqlite.topics import append, know_group, make_topic
@@ -52,6 +54,10 @@ from holdfast.store.sqlite.topics import append, know_group, make_topic
 _ONE_CHUNK = f"""
 SELECT {CHUNK_COLUMNS} FROM chunk WHERE run_id = ? AND tbl = ? AND sender = ? AND ordinal = ?
 """  # noqa: S608 - constants only
+_UNBOUND = """
+SELECT value FROM json_each(?) WHERE NOT EXISTS (
+    SELECT 1 FROM chunk WHERE location = value AND kind = 'blob') ORDER BY key
+"""
 _ONE_HEADER = "SELECT header FROM chunk WHERE run_id = ? AND tbl = ? LIMIT 1"
 
 
@@ -298,6 +304,12 @@ class IntakePart(Part):
                 return False
             connection.execute("INSERT INTO condemned VALUES (?) ON CONFLICT DO NOTHING", (blob,))
         return True
+
+    def list_unbound(self, blobs: Sequence[str]) -> list[str]:
+        """Return those of these blobs that no chunk row binds, in their order."""
+        with self._database.reading() as connection:
+            rows = rows_of(connection, _UNBOUND, json.dumps(list(blobs)))
+        return [name for (name,) in rows]
 
     def forget_condemned(self, blob: str) -> None:
         """Drop the mark of a condemned blob whose bytes are gone."""

@@ -78,7 +78,7 @@ def _elapsed(connection: apsw.Connection) -> int:
 
 
 class WatchPart(Part):
-    """Fills `holdfast.store.contract.WatchStore`."""
+    """Fills `holdfast.store.watch_contract.WatchStore`."""
 
     def add_elapsed(self, fence: Fence, ms: int) -> int:
         """Add to the accumulated time; returns the sum."""

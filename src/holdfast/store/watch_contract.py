@@ -1,0 +1,45 @@
+"""What a store must do for whoever cleans up: how long each run is as it is, what is left of it.
+
+The rules of `holdfast.store.contract` hold here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast._base.ids import RunId
+from holdfast.store.result_rows import Watched
+from holdfast.store.rows import Fence
+
+
+class WatchStore(Protocol):
+    """What happened to each run last, and for how long nothing has."""
+
+    def add_elapsed(self, fence: Fence, ms: int) -> int:
+        """Add to the accumulated time by which notices are due and runs grow old; the sum."""
+
+    def read_elapsed(self) -> int:
+        """Return the accumulated time in milliseconds."""
+
+    def watch_runs(self, fence: Fence) -> list[Watched]:
+        """Look at every run that is not cleared, oldest first, and remember since when it is as
+        it is.
+        """
+
+    def list_watched(self) -> list[Watched]:
+        """Return what `watch_runs` last saw. Changes nothing."""
+
+    def excuse_runs(self, fence: Fence, run_ids: Sequence[RunId]) -> None:
+        """Let these runs count as if something happened to them now, if they are not over."""
+
+    def abandon_run(self, fence: Fence, run_id: RunId, *, mark: str, error: str) -> bool:
+        """Move a run to ABANDONED if it still is as `mark` says. False: something happened."""
+
+    def forget_queues(self, fence: Fence, run_id: RunId, topics: tuple[str, ...] = ()) -> None:
+        """Record that a run's queues are gone, and drop these topics of the embedded log."""
+
+    def clear_run(self, fence: Fence, run_id: RunId, *, uploads: str) -> None:
+        """Delete the rows of a SWEPT run whose bytes are gone, and the marks of condemned blobs
+        that begin with `uploads`. The run, its senders, works and notices stay: the tombstone.
+        """
