@@ -1,4 +1,5 @@
-"""What a call costs must not grow with what its client has handed in before: others wait for it.
+"""What a call costs must not grow with what its client has handed in before, or with how many runs
+have come to their end: others wait for it.
 
 Costs are counted in steps of SQLite's machine, never in time.
 """
@@ -8,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import apsw
 import pytest
 
+from holdfast._base.ids import RunId
 from holdfast.delivery.rules import accept_piece, is_whole
 from holdfast.engine.barrier import is_complete
 from holdfast.errors import EndConflict
 from holdfast.intake.rules import accept_chunk, accept_end
-from holdfast.store.rows import End, SenderDecl
+from holdfast.store.rows import End, RunState, SenderDecl
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.store_leaving import HEADER, piece
 from holdfast.testing.store_samples import RUN, chunk, new_run
@@ -138,4 +141,54 @@ PIECE_CALLS: dict[str, Callable[[Pieces], object]] = {
 def test_a_piece_costs_the_same_after_many(name: str) -> None:
     few, many = Pieces(FEW), Pieces(MANY)
     call = PIECE_CALLS[name]
+    assert cost(many.store, partial(call, many)) <= cost(few.store, partial(call, few))
+
+
+KEPT_MS = 1000
+
+
+class Ended:
+    """A store with an open run, and `count` runs of each kind that came to their end before it."""
+
+    def __init__(self, count: int) -> None:
+        self.store = SqliteStore.memory()
+        self.fence = self.store.take_lease("delivery", "me")
+        for number in range(count):
+            self.end(RunId(f"done-{number}"), producer="requests")
+            self.end(RunId(f"failed-{number}"))
+            swept = RunId(f"swept-{number}")
+            self.end(swept)
+            self.store.move_run(self.fence, swept, expected="FAILED", to="SWEPT")
+            self.store.clear_run(self.fence, swept, uploads=f"chunks/{swept}/")
+        self.store.create_run(replace(new_run(*SENDERS), client="north"))
+        self.look()
+
+    def end(self, run_id: RunId, producer: str = "") -> None:
+        run = replace(new_run(run_id=run_id), producer=producer, client="")
+        self.store.create_run(replace(run, senders=()) if producer else run)
+        moves = (
+            ("FORWARDING", "RECEIVING", "COMPLETING", "DONE") if producer else ("OPEN", "FAILED")
+        )
+        for at, to in pairwise(moves):
+            self.store.move_run(self.fence, run_id, expected=at, to=to)
+        self.store.forget_queues(self.fence, run_id)
+
+    def look(self) -> list[RunId]:
+        seen = self.store.watch_runs(self.fence, sweep_ms=KEPT_MS, expire_ms=None)
+        return [one.run.run_id for one in seen]
+
+
+ENDED_CALLS: dict[str, Callable[[Ended], object]] = {
+    "a look at all runs": Ended.look,
+    "how long runs are idle": lambda here: here.store.read_idle(),
+    "runs to be cleared": lambda here: here.store.count_uncleared(),
+    "runs in a state": lambda here: here.store.list_runs_in(RunState.COMPLETING, RunState.OPEN),
+}
+
+
+@pytest.mark.parametrize("name", ENDED_CALLS)
+def test_a_call_costs_the_same_after_many_runs(name: str) -> None:
+    few, many = Ended(FEW), Ended(MANY)
+    assert few.look() == many.look() == [RUN]
+    call = ENDED_CALLS[name]
     assert cost(many.store, partial(call, many)) <= cost(few.store, partial(call, few))

@@ -101,6 +101,7 @@ COUNTED = (
     "SELECT * FROM external_total ORDER BY series",
 )
 TO_VERSION_2 = (
+    "DROP INDEX watch_by_mark",
     "DROP TABLE owed_end",
     "DROP TABLE run_shards",
     "DROP TRIGGER chunk_is_counted",
@@ -141,6 +142,30 @@ def test_a_store_that_counted_nothing_is_counted(path: Path) -> None:
     store.bind_chunk(RUN, chunk(4), lambda *_: True)
     assert store.read_backlog() == backlog + 10
     store.check()
+    store.close()
+
+
+def test_runs_that_ended_before_ends_were_kept_are_watched(path: Path) -> None:
+    """One that no delivery ever saw, and one that it saw last when it was still open."""
+    store = SqliteStore.open(path)
+    fence = store.take_lease("engine", "me")
+    seen, unseen = RunId("seen"), RunId("unseen")
+    for run_id in (seen, unseen):
+        store.create_run(new_run(run_id=run_id))
+        store.move_run(fence, run_id, expected="OPEN", to="FAILED", error="why")
+    store.add_elapsed(fence, 70)
+    store.close()
+    raw(
+        path,
+        "DELETE FROM watch WHERE run_id = 'unseen'",
+        "UPDATE watch SET mark = 'OPEN/1' WHERE run_id = 'seen'",
+        "DROP INDEX watch_by_mark",
+        "PRAGMA user_version = 4",
+    )
+    store = SqliteStore.open(path)
+    found = {one.run.run_id: (one.mark, one.idle_ms) for one in store.list_watched()}
+    assert found == {seen: ("FAILED", 0), unseen: ("FAILED", 0)}
+    assert store.watch_runs(fence, sweep_ms=1) == store.watch_runs(fence)[:1]
     store.close()
 
 

@@ -38,7 +38,7 @@ class WaitingRun:
 
 def waiting_runs(store: Store) -> list[WaitingRun]:
     """Return the runs that wait for somebody outside, oldest first."""
-    idle = {watched.run.run_id: watched.idle_ms for watched in store.list_watched()}
+    idle = store.read_idle()
     found = []
     for run in store.list_runs_in(*(state for state in RunState if state not in CLOSED_STATES)):
         if lacks := awaited(store, run):
@@ -52,12 +52,8 @@ def waiting_runs(store: Store) -> list[WaitingRun]:
 def _held_up(store: Store) -> dict[str, float]:
     """Return how many runs wait for delivery's own next step. Trouble with one keeps it here."""
     forwarding = store.list_runs_in(RunState.FORWARDING)
-    uncleared = sum(
-        one.run.state == RunState.SWEPT or (one.run.state == RunState.DONE and one.has_queues)
-        for one in store.list_watched()
-    )
     asking = sum(run.kind is RunKind.EXTERNAL for run in forwarding)
-    return {"ask the producer": float(asking), "clean up": float(uncleared)}
+    return {"ask the producer": float(asking), "clean up": float(store.count_uncleared())}
 
 
 def _not_relayed(store: Store) -> int:

@@ -131,9 +131,14 @@ class Sweeper:
         self._orphans = Orphans(store, blobs, homes.blobs, keep_ms=keep_ms)
 
     def advance(self) -> int:
-        """Look at all runs, and do what is due; returns about how many something was done."""
+        """Look at the runs, and do what is due; returns about how many something was done."""
         done, unseen = 0, []
-        for watched in self._store.watch_runs(self._fence):
+        expire_s = self._config.expire_after_s
+        for watched in self._store.watch_runs(
+            self._fence,
+            sweep_ms=int(self._config.sweep_after_s * 1000),
+            expire_ms=int(expire_s * 1000) if expire_s > 0 else None,
+        ):
             run = watched.run
             is_external = run.kind is RunKind.EXTERNAL
             is_heard = not self._troubles.hinder(receiving_of(run.run_id))

@@ -22,13 +22,29 @@ class WatchStore(Protocol):
     def read_elapsed(self) -> int:
         """Return the accumulated time in milliseconds."""
 
-    def watch_runs(self, fence: Fence) -> list[Watched]:
-        """Look at every run that is not cleared, oldest first, and remember since when it is as
-        it is.
+    def watch_runs(
+        self, fence: Fence, *, sweep_ms: int = 0, expire_ms: int | None = 0
+    ) -> list[Watched]:
+        """Look at every run that is not over, and remember since when it is as it is.
+
+        Returns those, oldest first, and among them the ones that are over and of which something
+        is to go: SWEPT and not cleared, DONE with queues, DONE for `expire_ms` (None: that is
+        never enough), ended otherwise for `sweep_ms`. It costs nothing that grows with the others.
+        The end of a run is seen by the move that makes it.
         """
 
     def list_watched(self) -> list[Watched]:
-        """Return what `watch_runs` last saw. Changes nothing."""
+        """Return every run that is not cleared, as it was last seen. Changes nothing."""
+
+    def read_idle(self) -> dict[RunId, int]:
+        """Return for how many milliseconds nothing happened to each run that is not over, as it
+        was last seen.
+        """
+
+    def count_uncleared(self) -> int:
+        """Return of how many runs something is to go at once: SWEPT and not cleared, or DONE with
+        queues.
+        """
 
     def excuse_runs(self, fence: Fence, run_ids: Sequence[RunId]) -> None:
         """Let these runs count as if something happened to them now, if they are not over."""

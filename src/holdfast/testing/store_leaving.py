@@ -1,4 +1,4 @@
-"""The contract suite of stores, continued: ends of runs, notices, watching, external results."""
+"""The contract suite of stores, continued: ends of runs, notices, external results."""
 
 from __future__ import annotations
 
@@ -171,75 +171,6 @@ def check_one_notice_of_each_client_is_due_first(connect: Connect) -> None:
     assert [one.run_id for one in store.due_notices(1)] == ["due-0"]
     assert [one.run_id for one in store.due_notices(1, without=("full",))] == ["due-3"]
     assert store.due_notices(1, without=("full", "other")) == []
-
-
-def check_idle_time_is_accumulated(connect: Connect) -> None:
-    """Only time that somebody added counts, and only since the last thing that happened."""
-    store = connect()
-    scene = Scene.of(store)
-    assert store.list_watched() == []
-
-    def idle(add_ms: int) -> int:
-        store.add_elapsed(scene.fence, add_ms)
-        [watched] = store.watch_runs(scene.fence)
-        assert store.list_watched() == [watched]
-        return watched.idle_ms
-
-    assert [idle(100), idle(50), idle(25)] == [0, 50, 75]
-    store.bind_chunk(RUN, chunk(1), bind)
-    assert [idle(10), idle(5)] == [0, 5]
-    store.excuse_runs(scene.fence, [RUN])
-    assert [idle(10), idle(5)] == [10, 15]
-    scene.end(2)
-    assert [idle(10), idle(5)] == [0, 5]
-    scene.plan("w", chunk(1))
-    scene.commit("w")
-    assert [idle(10), idle(5)] == [0, 5]
-    store.move_run(scene.fence, RUN, expected="OPEN", to="FAILED", error="why")
-    assert [idle(10), idle(5)] == [0, 5]
-    store.excuse_runs(scene.fence, [RUN])
-    assert idle(10) == 15, "what is over is kept for a time that goes on"
-
-
-def check_only_an_idle_run_is_abandoned(connect: Connect) -> None:
-    """What happened between the look and the act saves the run."""
-    store = connect()
-    scene = Scene.of(store)
-    [seen] = store.watch_runs(scene.fence)
-    store.bind_chunk(RUN, chunk(1), bind)
-    assert not store.abandon_run(scene.fence, RUN, mark=seen.mark, error="idle")
-    [seen] = store.watch_runs(scene.fence)
-    assert store.abandon_run(scene.fence, RUN, mark=seen.mark, error="idle")
-    run = store.read_run(RUN)
-    assert run is not None
-    assert (run.state, run.error) == ("ABANDONED", "idle")
-    assert [one["type"] for one in told(store)] == ["run.abandoned"]
-
-
-def check_a_swept_run_is_a_tombstone(connect: Connect) -> None:
-    """Its rows go, it stays: whoever works on it or sends to it is told that it is gone."""
-    store = connect()
-    scene = Scene.of(store).forwarded()
-    done(scene)
-    store.condemn_blob(f"chunks/{RUN}/t/s/9-lost")
-    [watched] = store.watch_runs(scene.fence)
-    assert watched.has_queues
-    topics = tuple(topic for topic in store.list_topics() if topic.startswith("run/"))
-    store.forget_queues(scene.fence, RUN, topics)
-    assert not store.list_watched()[0].has_queues
-    assert list(store.list_topics()) == [notice_topic("client")]
-    clear = partial(store.clear_run, scene.fence, RUN, uploads=f"chunks/{RUN}/")
-    error_of(RunGone, clear)
-    assert store.read_results(RUN)
-    assert store.move_run(scene.fence, RUN, expected="DONE", to="SWEPT")
-    assert store.read_results(RUN) == []
-    clear()
-    clear()
-    assert store.watch_runs(scene.fence) == store.list_watched() == []
-    assert (scene.state(), store.list_chunks(RUN)) == ("SWEPT", [])
-    assert [run.run_id for run in store.list_runs_in("SWEPT")] == [RUN]
-    error_of(RunGone, lambda: scene.commit("series-q"))
-    error_of(RunGone, lambda: store.bind_chunk(RUN, chunk(1), lambda *_: True))
 
 
 def check_results_are_read_alike(connect: Connect) -> None:
@@ -474,9 +405,6 @@ LEAVING: tuple[Check, ...] = (
     check_a_move_outside_the_table_changes_nothing,
     check_a_notice_is_due_by_accumulated_time,
     check_one_notice_of_each_client_is_due_first,
-    check_idle_time_is_accumulated,
-    check_only_an_idle_run_is_abandoned,
-    check_a_swept_run_is_a_tombstone,
     check_results_are_read_alike,
     check_runs_are_listed_by_state,
     check_an_external_run_forwards_when_its_inputs_are_complete,

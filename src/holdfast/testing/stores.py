@@ -45,6 +45,7 @@ from holdfast.testing.store_samples import (
     received,
     references,
 )
+from holdfast.testing.store_watch import WATCHING
 from holdfast.testing.store_work import WORK
 
 
@@ -372,5 +373,5 @@ CORE: tuple[Check, ...] = (
     check_a_store_keeps_its_name,
 )
 
-CHECKS: tuple[Check, ...] = CORE + WORK + LEAVING + RACES + CLIENTS
+CHECKS: tuple[Check, ...] = CORE + WORK + LEAVING + WATCHING + RACES + CLIENTS
 """What every store passes."""

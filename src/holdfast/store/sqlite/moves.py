@@ -14,11 +14,17 @@ from holdfast.log.contract import Record
 from holdfast.store.contract import notice_topic
 from holdfast.store.reasons import without_places
 from holdfast.store.result_rows import NOTICE_OF, NoticeKind, ResultSeries
-from holdfast.store.rows import Run, RunState
+from holdfast.store.rows import CLOSED_STATES, Run, RunState
 from holdfast.store.sqlite.base import canonical, lock_run, row_of
 from holdfast.store.sqlite.results import results_of
 from holdfast.store.sqlite.topics import append, make_topic
 from holdfast.store.states import RUN_MOVES
+
+_END = """
+INSERT INTO watch (run_id, mark, since_ms)
+VALUES (?, ?, COALESCE((SELECT ms FROM elapsed WHERE name = 'delivery'), 0))
+ON CONFLICT DO UPDATE SET mark = excluded.mark, since_ms = excluded.since_ms
+"""
 
 
 def move(
@@ -32,7 +38,8 @@ def move(
 ) -> bool:
     """Move a run from `expected` to `to`. False: it was not there, and stays.
 
-    A move to DONE, FAILED, CANCELLED or ABANDONED makes the notice of it.
+    A move to DONE, FAILED, CANCELLED or ABANDONED makes the notice of it. From each of these, and
+    from SWEPT, the time of the run's clean-up counts.
     """
     RUN_MOVES.require(RunState(expected), RunState(to), what=f"run {run_id}")
     connection.execute(
@@ -41,6 +48,8 @@ def move(
     )
     if connection.changes() != 1:
         return False
+    if to in CLOSED_STATES:
+        connection.execute(_END, (run_id, to))
     kind = NOTICE_OF.get(RunState(to))
     if kind is not None:
         run = lock_run(connection, run_id)

@@ -85,7 +85,9 @@ class RunPart(Part):
     def list_runs_in(self, *states: str) -> list[Run]:
         """Return the runs in one of these states, oldest first."""
         marks = ", ".join("?" for _ in states)
-        sql = f"{_SOME_RUNS} ({marks}) ORDER BY number"
+        # The index of states is one of runs that are not swept, and taken only where that is said.
+        unswept = "" if RunState.SWEPT in states else "AND state <> 'SWEPT'"
+        sql = f"{_SOME_RUNS} ({marks}) {unswept} ORDER BY number"
         with self._database.reading() as connection:
             return [run_from(row) for row in rows_of(connection, sql, *states)]
 

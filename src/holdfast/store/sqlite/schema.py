@@ -26,7 +26,7 @@ from holdfast._base.files import (
 from holdfast._base.ids import fresh_token
 from holdfast.config import Config
 from holdfast.errors import Damaged, HoldfastError, StoreNewer
-from holdfast.store.rows import RunState
+from holdfast.store.rows import CLOSED_STATES, RunState
 from holdfast.store.sqlite.connection import Database
 
 APPLICATION_ID = 0x484F4C44
@@ -406,7 +406,23 @@ CREATE TABLE owed_end (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_RUNS + _WORK + _TOPICS, _CLIENTS + _NOTICES, _COUNTS, _FORWARDS)
+_WATCHING = f"""
+INSERT INTO watch (run_id, mark, since_ms)
+SELECT run_id, state, COALESCE((SELECT ms FROM elapsed WHERE name = 'delivery'), 0) FROM run
+WHERE state IN ({", ".join(f"'{state}'" for state in sorted(CLOSED_STATES))})
+ON CONFLICT DO UPDATE SET mark = excluded.mark, since_ms = excluded.since_ms
+WHERE mark <> excluded.mark;
+CREATE INDEX watch_by_mark ON watch (mark, has_queues, since_ms) WHERE is_cleared = 0;
+"""  # noqa: S608 - constants only
+"""From here on whoever ends a run writes its mark, so nobody looks for runs that ended."""
+
+MIGRATIONS: tuple[str, ...] = (
+    _RUNS + _WORK + _TOPICS,
+    _CLIENTS + _NOTICES,
+    _COUNTS,
+    _FORWARDS,
+    _WATCHING,
+)
 
 
 def version_of(connection: apsw.Connection) -> int:

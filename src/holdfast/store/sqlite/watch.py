@@ -1,5 +1,8 @@
 """Runs as the sweeper sees them: what happened last, for how long nothing has, what is left.
 
+Of runs that ended only those are looked at for which something is due: most stay as they are for
+ever. Their marks are written by the move that ends them (`holdfast.store.sqlite.moves`).
+
 Time is accumulated: whoever holds the lease adds what its own monotonic clock says, and the sum is
 kept here. Wall clocks are compared nowhere, and time in which nobody watched does not count.
 """
@@ -25,6 +28,7 @@ from holdfast.store.sqlite.base import (
 )
 from holdfast.store.sqlite.moves import move
 from holdfast.store.sqlite.topics import drop_topic
+from holdfast.store.states import STOPS
 
 _ENDED = ", ".join(f"'{state}'" for state in CLOSED_STATES)
 _MARK = f"""
@@ -40,16 +44,33 @@ END
 """  # noqa: S608 - constants only
 """What happened to a run so far, as text: it changes whenever something does."""
 _RUN_MARK = f"SELECT {_MARK} FROM run WHERE run_id = ?"  # noqa: S608 - constants only
+_OPEN = ", ".join(f"'{state}'" for state in RunState if state not in CLOSED_STATES)
+_IS_OPEN = f"state IN ({_OPEN}) AND state <> 'SWEPT'"
+"""The second half says which index may be taken."""
 _SEE = f"""
-INSERT INTO watch (run_id, mark, since_ms)
-SELECT run_id, {_MARK}, ?1 FROM run
-WHERE run_id NOT IN (SELECT run_id FROM watch WHERE is_cleared)
+INSERT INTO watch (run_id, mark, since_ms) SELECT run_id, {_MARK}, ?1 FROM run WHERE {_IS_OPEN}
 ON CONFLICT DO UPDATE SET mark = excluded.mark, since_ms = excluded.since_ms
 WHERE mark <> excluded.mark
 """  # noqa: S608 - constants only
 _WATCHED = f"""
 SELECT mark, ?1 - since_ms, has_queues, {RUN_COLUMNS} FROM watch JOIN run USING (run_id)
-WHERE NOT is_cleared ORDER BY number
+WHERE is_cleared = 0
+"""  # noqa: S608 - constants only
+_STOPPED = ", ".join(f"'{state}'" for state in sorted(STOPS))
+_UNCLEARED = """
+SELECT run_id FROM watch WHERE is_cleared = 0 AND mark = 'SWEPT'
+UNION SELECT run_id FROM watch WHERE is_cleared = 0 AND mark = 'DONE' AND has_queues = 1
+"""
+_DUE = f"""
+SELECT run_id FROM run WHERE {_IS_OPEN}
+UNION {_UNCLEARED}
+UNION SELECT run_id FROM watch WHERE is_cleared = 0 AND mark IN ({_STOPPED})
+AND has_queues IN (0, 1) AND since_ms <= ?1 - ?2
+UNION SELECT run_id FROM watch WHERE is_cleared = 0 AND mark = 'DONE'
+AND has_queues = 0 AND since_ms <= ?1 - ?3
+"""  # noqa: S608 - constants only
+_IDLE = f"""
+SELECT run_id, ? - since_ms FROM run JOIN watch USING (run_id) WHERE {_IS_OPEN}
 """  # noqa: S608 - constants only
 
 _ROWS = (
@@ -96,18 +117,34 @@ class WatchPart(Part):
         with self._database.reading() as connection:
             return _elapsed(connection)
 
-    def watch_runs(self, fence: Fence) -> list[Watched]:
-        """Look at every run that is not cleared, and remember since when it is as it is."""
+    def watch_runs(
+        self, fence: Fence, *, sweep_ms: int = 0, expire_ms: int | None = 0
+    ) -> list[Watched]:
+        """Look at every run that is not over, and remember since when it is as it is; and at those
+        that are over and for which something is due.
+        """
         with self._database.transaction() as connection:
             hold_fence(connection, fence)
             now_ms = _elapsed(connection)
             connection.execute(_SEE, (now_ms,))
-            return _watched(connection, now_ms)
+            sql = f"{_WATCHED} AND run_id IN ({_DUE}) ORDER BY number"
+            return _watched(connection, sql, now_ms, sweep_ms, expire_ms)
 
     def list_watched(self) -> list[Watched]:
-        """Return what `watch_runs` last saw. Changes nothing."""
+        """Return every run that is not cleared, as it was last seen. Changes nothing."""
         with self._database.reading() as connection:
-            return _watched(connection, _elapsed(connection))
+            return _watched(connection, f"{_WATCHED} ORDER BY number", _elapsed(connection))
+
+    def read_idle(self) -> dict[RunId, int]:
+        """Return for how many milliseconds nothing happened to each run that is not over."""
+        with self._database.reading() as connection:
+            return dict(rows_of(connection, _IDLE, _elapsed(connection)))
+
+    def count_uncleared(self) -> int:
+        """Return of how many runs that are over something is to go now."""
+        with self._database.reading() as connection:
+            [(count,)] = rows_of(connection, f"SELECT COUNT(*) FROM ({_UNCLEARED})")  # noqa: S608 - constants only
+            return int(count)
 
     def excuse_runs(self, fence: Fence, run_ids: Sequence[RunId]) -> None:
         """Let these runs count as if something happened to them now, if they are not over."""
@@ -155,8 +192,8 @@ class WatchPart(Part):
             connection.execute("UPDATE watch SET is_cleared = 1 WHERE run_id = ?", (run_id,))
 
 
-def _watched(connection: apsw.Connection, now_ms: int) -> list[Watched]:
+def _watched(connection: apsw.Connection, sql: str, *values: int | None) -> list[Watched]:
     return [
         Watched(run_from(tuple(run)), mark, idle_ms, bool(has_queues))
-        for mark, idle_ms, has_queues, *run in rows_of(connection, _WATCHED, now_ms)
+        for mark, idle_ms, has_queues, *run in rows_of(connection, sql, *values)
     ]
