@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -277,6 +278,12 @@ def test_a_notice_is_sent_again_until_it_is_given_up(tmp_path: Path) -> None:
 def fail(scene: DeliveryScene, run_id: RunId = RUN) -> None:
     fence = scene.store.take_lease("engine", "test")
     assert scene.store.move_run(fence, run_id, expected="OPEN", to="FAILED", error="why")
+
+
+def complete(scene: DeliveryScene, run_id: RunId = RUN) -> None:
+    fence = scene.store.take_lease("engine", "test")
+    for at, to in pairwise(("OPEN", "FORWARDING", "RECEIVING", "COMPLETING")):
+        assert scene.store.move_run(fence, run_id, expected=at, to=to)
 
 
 def figure_values(scene: DeliveryScene, name: str) -> list[tuple[tuple[str, str], float]]:
@@ -603,6 +610,61 @@ def test_a_sweep_drops_records_that_every_group_has_read(tmp_path: Path) -> None
         scene.run(14)
         assert scene.state() == "SWEPT"
         assert scene.store.topic_bounds(topic, 0) == (1, 2)
+
+
+def test_notices_that_no_group_reads_go_with_their_runs_in_order(tmp_path: Path) -> None:
+    """Somebody may read them without a group: one stays as long as its run, and all behind it."""
+    with delivering(tmp_path, Config(sweep_after_s=10, expire_after_s=100)) as scene:
+        topic = notice_topic(CLIENT)
+        first, kept, last = (RunId(f"run-{number}") for number in (1, 2, 3))
+        for run_id in (first, kept, last):
+            scene.open_run(run_id)
+        fail(scene, first)
+        complete(scene, kept)
+        scene.run()
+        fail(scene, last)
+        scene.run(14)
+        states = [scene.state(run_id) for run_id in (first, kept, last)]
+        assert states == ["SWEPT", "DONE", "SWEPT"]
+        assert scene.store.topic_bounds(topic, 0) == (1, 3)
+        told = scene.store.read_records(topic, 0, START, 10)
+        assert [json.loads(one.record.value)["run"] for one in told] == [kept, last]
+        scene.run(100)
+        assert scene.state(kept) == "SWEPT"
+        assert scene.store.topic_bounds(topic, 0) == (3, 3)
+
+
+def test_what_is_no_notice_is_kept_and_hinders_no_sweep(tmp_path: Path) -> None:
+    with delivering(tmp_path, QUICK) as scene:
+        topic = notice_topic(CLIENT)
+        scene.log.create_topic(topic)
+        scene.log.produce(topic, Record(b"[1]"))
+        scene.open_run()
+        fail(scene)
+        scene.run(14)
+        assert (scene.state(), scene.told) == ("SWEPT", [])
+        assert scene.store.topic_bounds(topic, 0) == (0, 2)
+
+
+def test_requests_that_their_producer_has_read_go_with_the_next_one(tmp_path: Path) -> None:
+    """A producer that never commits keeps all; one that fell behind keeps what it has not read."""
+    with delivering(tmp_path) as scene:
+        numbers = iter(range(10))
+
+        def ask() -> tuple[int, int]:
+            scene.open_run(RunId(f"run-{next(numbers)}"), producer=REQUESTS, tables=0)
+            scene.run()
+            return scene.store.topic_bounds(REQUESTS, 0)
+
+        assert [ask(), ask(), ask()] == [(0, 1), (0, 2), (0, 3)]
+        scene.log.commit_offset(REQUESTS, "producer", type(START)(2))
+        assert [ask(), ask()] == [(2, 4), (2, 5)]
+        scene.log.commit_offset(REQUESTS, "producer", type(START)(5))
+        assert ask() == (5, 6)
+        [left] = scene.log.fetch_batch(REQUESTS, type(START)(5), count=10)
+        request = decode(left.record.value)
+        assert isinstance(request, Request)
+        assert request.run == "run-5"
 
 
 def test_two_notices_of_one_client_are_not_under_way_at_once(tmp_path: Path) -> None:

@@ -30,9 +30,15 @@ class LogQueues:
             self._log.register_group(queue, DELIVERY_GROUP)
 
     def send_request(self, producer: str, request: Request) -> None:
-        """Append a request to a producer's topic, once under its id while it is held."""
+        """Append a request to a producer's topic, once under its id while it is held.
+
+        Those that every group of the producer has passed go: nobody else ever removes one. So a
+        request that is made again after a crash may come again, as it may on any queue.
+        """
         self._log.create_topic(producer)
         self._log.produce(producer, Record(encode(request), record_id=request.message_id))
+        _, free = self._store.topic_bounds(producer, 0)
+        self._store.truncate_records(producer, 0, free)
 
     def receive(self, queue: str, count: int) -> Sequence[Received]:
         """Return records from the group's offset on."""

@@ -9,7 +9,8 @@ What a sweep does, in this order, each step durable before the next and idle whe
 2. Its queues and topics go.
 3. Its directories go: inputs and what attempts wrote.
 4. Its blobs go, with the directories they leave empty: uploads, and pieces of external results.
-5. Records of its client's notices go that every known group has passed.
+5. Records of its client's notices go that every known group has passed; where there is none, those
+   that tell of swept runs.
 6. Its rows go, and with them the wish to clear it. The tombstone stays.
 
 Crash points: `sweep.*`.
@@ -17,6 +18,7 @@ Crash points: `sweep.*`.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -42,6 +44,9 @@ from holdfast.store.result_rows import Watched
 from holdfast.store.rows import Fence, Run, RunKind, RunState
 from holdfast.store.states import STOPS
 
+SWEEP_GROUP = "sweep"
+"""The group of clean-up on topics of notices. It reads for nobody."""
+_NOTICES_AT_ONCE = 100
 STRAYS_EVERY_MS = 60_000
 """How often it is looked for what came after the sweep of its run."""
 
@@ -230,10 +235,27 @@ class Sweeper:
         crashpoint("sweep.topics.after")
 
     def _truncate_notices(self, run: Run) -> None:
+        """Drop what every group has passed; where nobody reads in a group, what tells of runs that
+        are swept, from the first on: a reader without a group finds the others as long as their
+        runs. A group of our own says so to the log.
+        """
         topic = notice_topic(run.client)
-        if run.client and topic in self._store.list_topics():
-            _, free = self._store.topic_bounds(topic, 0)
-            self._store.truncate_records(topic, 0, Offset(free))
+        if not run.client or topic not in self._store.list_topics():
+            return
+        first, free = self._store.topic_bounds(topic, 0)
+        is_read = self._store.list_offsets(topic, 0).keys() - {SWEEP_GROUP}
+        offset = free if is_read else self._first_kept(topic, first)
+        self._store.advance_offset(topic, 0, SWEEP_GROUP, offset, fence=self._fence)
+        self._store.truncate_records(topic, 0, offset)
+
+    def _first_kept(self, topic: str, offset: Offset) -> Offset:
+        """Return the first offset from `offset` on that tells of a run that is not swept."""
+        while found := self._store.read_records(topic, 0, offset, _NOTICES_AT_ONCE):
+            for stored in found:
+                if not self._is_over(_run_of(stored.record.value), RunState.SWEPT):
+                    return stored.offset
+            offset = Offset(found[-1].offset + 1)
+        return offset
 
     def _sweep_strays(self) -> int:
         """Remove what came after the sweep of its run: directories of a job that outlived it, blobs
@@ -287,6 +309,15 @@ class Sweeper:
         gone = len(self._partial.keys() - seen.keys())
         self._partial = seen
         return gone
+
+
+def _run_of(notice: bytes) -> str:
+    """Return the run that a notice tells of; none where somebody else wrote on its topic."""
+    try:
+        body = json.loads(notice)
+    except ValueError:
+        return ""
+    return str(body.get("run", "")) if isinstance(body, dict) else ""
 
 
 def _entries(home: Path) -> Iterable[Path]:
