@@ -376,12 +376,15 @@ def _check_files(directory: StateDirectory, store: Store, run_id: RunId) -> list
     for file in _files(store, run_id):
         if problem := _problem(directory.root / file.path, file.size, file.checksum):
             found.append(f"{file.path} {problem}")
-    uploads = [c for c in store.list_chunks(run_id) if c.kind is ChunkKind.BLOB]
-    blobs = LocalBlobs(directory.blobs) if uploads else None
-    for chunk in uploads:
-        path = Path(blobs.location(chunk.location) if blobs else "")
-        if problem := _problem(path, chunk.size, chunk.checksum):
-            found.append(f"blob {chunk.location} {problem}")
+    chunks = [c for c in store.list_chunks(run_id) if c.kind is ChunkKind.BLOB]
+    bound = [(chunk.location, chunk.size, chunk.checksum) for chunk in chunks]
+    pieces = [piece for piece in store.list_external_pieces(run_id) if piece.blob]
+    bound += [(piece.blob, piece.size, piece.checksum) for piece in pieces]
+    blobs = LocalBlobs(directory.blobs) if bound else None
+    for name, size, checksum in bound:
+        path = Path(blobs.location(name) if blobs else "")
+        if problem := _problem(path, size, checksum):
+            found.append(f"blob {name} {problem}")
     return found
 
 
