@@ -123,7 +123,18 @@ def is_through(log: EmbeddedBackend) -> bool:
         end = log.bounds("in", partition=partition)[1]
         if end != log.bounds("out", partition=partition)[1]:
             return False
+        last = log.fetch_batch("in", Offset(max(0, end - 1)), count=1, partition=partition)
+        message = decode(last[0].record.value) if last else None
+        # All that came may be passed on, and more be yet to come.
+        if not isinstance(message, End) or message.client != CLIENTS[-1]:
+            return False
     return True
+
+
+def backlog(log: EmbeddedBackend) -> int:
+    """How many records are not passed on yet."""
+    bounds = [log.bounds(t, partition=n)[1] for t in ("in", "out") for n in range(PARTITIONS)]
+    return sum(bounds[:PARTITIONS]) - sum(bounds[PARTITIONS:])
 
 
 def check_any_moment(root: Path) -> None:

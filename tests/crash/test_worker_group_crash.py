@@ -18,11 +18,16 @@ import pytest
 from tests.crash import group_work
 
 from holdfast._base.crashpoint import POINTS
+from holdfast.log.embedded import EmbeddedBackend
 from holdfast.testing.crash import CrashLoop, Hit, Tally
 
 SMALL = 24
 GROUP_POINTS = {name for name in POINTS if name.startswith(("worker.inherit.", "lease.take."))}
 MESSAGES = 100_000
+MORE = 15_000
+"""Fewer: members are through with them between two looks, and a kill meets no work."""
+KILLS = 10
+"""How many there are before the messages end. They go on while there is something to do."""
 MEMBERS = 3
 SEED = int(os.environ.get("HOLDFAST_SEED", "7"))
 
@@ -76,23 +81,37 @@ class Members:
         return codes == [0] * len(codes)
 
     def disturb(self, draw: random.Random) -> None:
-        """Kill one, let one leave or stand still; another joins for it."""
-        place = draw.randrange(MEMBERS)
+        """Kill one. Every third time another leaves or stands still, in turn, and comes back."""
+        place, another = draw.sample(range(MEMBERS), 2)
+        self._replace(place, signal.SIGKILL)
+        if self.did["kill"] % 6 == 3:
+            self._replace(another, signal.SIGTERM)
+        elif self.did["kill"] % 6 == 0:
+            self._stand_still(another)
+
+    def _replace(self, place: int, by: signal.Signals) -> None:
+        """End a member that works; another joins for it."""
         victim = self.processes[place]
         if victim.poll() is not None:
             return
-        what = draw.choice(["kill", "kill", "kill", "leave", "stop"])
-        self.did[what] += 1
-        if what == "stop":
-            victim.send_signal(signal.SIGSTOP)
-            extra = self._start()
-            time.sleep(group_work.PATIENCE_S * 2.5)
-            victim.send_signal(signal.SIGCONT)
-            self.processes.append(extra)
-            return
-        victim.send_signal(signal.SIGKILL if what == "kill" else signal.SIGTERM)
-        assert victim.wait() in (0, -signal.SIGKILL)
+        victim.send_signal(by)
+        # One that ended by itself in this moment was not killed; one that is told to leave while
+        # it starts dies of it.
+        code = victim.wait()
+        assert code in (0, -by)
+        self.did["kill" if code == -signal.SIGKILL else "leave"] += 1
         self.processes[place] = self._start()
+
+    def _stand_still(self, place: int) -> None:
+        """Stop a member for so long that others take what it has."""
+        victim = self.processes[place]
+        if victim.poll() is not None:
+            return
+        self.did["stop"] += 1
+        victim.send_signal(signal.SIGSTOP)
+        self.processes.append(self._start())
+        time.sleep(group_work.PATIENCE_S * 2.5)
+        victim.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
         for process in self.processes:
@@ -103,21 +122,37 @@ class Members:
 
 @pytest.mark.slow
 def test_random_worker_kills(root: Path) -> None:
-    """100,000 messages, a kill every 1 to 5 s. Again with HOLDFAST_SEED=<the seed it says>."""
-    draw = random.Random(SEED)
-    group_work.fill(root, MESSAGES)
+    """100,000 messages and more, a kill every 1 to 3 s, all of them while there is work.
+
+    Whoever is quick gets more messages until there were enough kills. Again with
+    HOLDFAST_SEED=<the seed it says>.
+    """
+    print(f"\nseed {SEED}")
+    draw, sent, ended = random.Random(SEED), MESSAGES, False
+    group_work.fill(root, sent, ends=False)
+    log = EmbeddedBackend(root / "store.sqlite3")
+    log.start()
     members = Members(root)
     deadline = time.monotonic() + 240
     try:
         next_s = time.monotonic() + 1
         while not members.is_through():
-            assert time.monotonic() < deadline, f"not through; seed {SEED}"
+            assert time.monotonic() < deadline, f"not through; seed {SEED}, {members.did}"
+            if not ended and members.did["kill"] >= KILLS:
+                ended = True
+                group_work.fill(root, sent, first=sent)
+            elif not ended and group_work.backlog(log) < MORE:
+                group_work.fill(root, sent + MORE, first=sent, ends=False)
+                sent += MORE
             if time.monotonic() >= next_s:
+                next_s = time.monotonic() + draw.uniform(1, 3)
                 members.disturb(draw)
-                next_s = time.monotonic() + draw.uniform(1, 5)
             time.sleep(0.05)
     finally:
         members.end()
-    print(f"\nseed {SEED}: {dict(members.did)}")
-    group_work.check_final(root, MESSAGES)
-    assert members.did["kill"] >= 1
+        log.stop()
+    print(f"{sent} messages: {dict(members.did)}")
+    group_work.check_final(root, sent)
+    assert members.did["kill"] >= KILLS
+    assert members.did["leave"] >= 1
+    assert members.did["stop"] >= 1
