@@ -8,10 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,8 @@ TRY_ALL = os.environ.get("HOLDFAST_WORKER_CRASHES") == "all"
 """All passes and all pairs: hours. Otherwise a part of each that `make crash` has time for."""
 SEED = int(os.environ.get("HOLDFAST_SEED", "11"))
 WORKER_POINTS = {name for name in POINTS if name.startswith(("worker.", "lease.take."))}
-STRIDE = 29
-"""Each moment's recoveries are crashed at other points. Larger: the last moment may be left out."""
+STRIDE = 997
+"""Of the passes after a recovery, one in so many is crashed at too, other ones for each moment."""
 MOMENTS = {
     "before data commit": "worker.data.before",
     "before ack": "worker.data.after",
@@ -86,32 +85,50 @@ def test_crash_at_every_point(source: Path, tallies: defaultdict[str, Tally]) ->
     assert {hit.name for hit in tried} == WORKER_POINTS - {"worker.recover.each"}
 
 
+def in_recovery(hits: Sequence[Hit]) -> list[Hit]:
+    """Return what workers pass while they start: from the journal to the first message.
+
+    One thread makes them one by one, so what is passed in between is recovery and nothing else.
+    """
+    found, inside = [], False
+    for hit in hits:
+        if hit.name in ("worker.data.before", "worker.inherit.before", "lease.take.before"):
+            inside = False
+        if inside and hit.name in WORKER_POINTS:
+            found.append(hit)
+        inside = inside or hit.name == "worker.inherit.after"
+    return found
+
+
+def choose(place: int, struck: list[Hit], hits: Sequence[Hit]) -> list[Hit]:
+    """Choose from the passes after a crash; those that strike the recovery are added to `struck`.
+
+    In recovery: the middle pass of each point that it passes. Later: a few passes.
+    """
+    known = [hit for hit in hits if hit.name in WORKER_POINTS]
+    by_name: dict[str, list[Hit]] = defaultdict(list)
+    for hit in in_recovery(hits):
+        by_name[hit.name].append(hit)
+    struck += [passes[len(passes) // 2] for passes in by_name.values()]
+    return known if TRY_ALL else struck + known[29 * (place + 1) :: STRIDE]
+
+
 @pytest.mark.slow
 def test_crash_in_the_recovery_from_each_moment(
     source: Path, tallies: defaultdict[str, Tally]
 ) -> None:
-    """In the middle of the run at each named moment, then again in the recovery, in turn."""
+    """In the middle of the run at each named moment, then again while its workers recover."""
     loop = crashes(source)
     passes = loop.passes()
-    seconds: Counter[str] = Counter()
-    pairs: dict[str, int] = {}
-
-    def keep(turn: Iterator[int], hit: Hit) -> bool:
-        if hit.name not in WORKER_POINTS:
-            return False
-        is_due = next(turn) % 499 == 7 or (hit.name == "worker.recover.each" and hit.number == 2)
-        seconds[hit.name] += TRY_ALL or is_due
-        return TRY_ALL or is_due
-
+    struck: dict[str, list[Hit]] = {moment: [] for moment in MOMENTS}
     for place, (moment, name) in enumerate(MOMENTS.items()):
-        # Counted anew for each moment: none is left out.
-        before, turn = loop.tally.pairs, count(-STRIDE * place)
-        loop.pairs(Hit(name, passes[name] // 2), keep=partial(keep, turn))
-        pairs[moment] = loop.tally.pairs - before
+        before = loop.tally.pairs
+        loop.pairs(Hit(name, passes[name] // 2), choose=partial(choose, place, struck[moment]))
+        assert loop.tally.pairs - before >= len(struck[moment]), moment
     tallies["coffee workers"].add(loop.tally)
     assert not loop.tally.problems, "\n".join(loop.tally.problems)
-    assert seconds["worker.recover.each"] >= len(MOMENTS) // 2
-    assert all(pairs.values()), pairs
+    for moment, hits in struck.items():
+        assert {"worker.apply.after", "worker.recover.each"} <= {hit.name for hit in hits}, moment
 
 
 @pytest.mark.slow

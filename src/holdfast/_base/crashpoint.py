@@ -220,9 +220,12 @@ def disarm() -> None:
 
 def recorded(path: Path) -> Counter[str]:
     """Return how often each point was passed, in order of first pass."""
-    if not path.exists():
-        return Counter()
-    return Counter(path.read_text(encoding="ascii").split())
+    return Counter(in_order(path))
+
+
+def in_order(path: Path) -> list[str]:
+    """Return the point of each pass, as they were recorded."""
+    return path.read_text(encoding="ascii").split() if path.exists() else []
 
 
 def arm_from_environment() -> None:

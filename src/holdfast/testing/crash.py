@@ -15,7 +15,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,8 @@ from pathlib import Path
 from holdfast._base import crashpoint
 
 Workload = Callable[[Path], None]
+Choose = Callable[[Sequence["Hit"]], Iterable["Hit"]]
+"""Given all passes in their order, returns those to crash at."""
 Check = Callable[[Path], None]
 """Raises AssertionError with one of the words lost, duplicated, wrong, early in its text."""
 
@@ -79,15 +81,20 @@ class CrashLoop:
     def passes(self) -> Counter[str]:
         """Return how often an undisturbed call on a fresh state passes each point."""
         with _scratch() as scratch:
-            return self._passes(scratch / "state")
+            return Counter(hit.name for hit in self._passes(scratch / "state"))
 
-    def _passes(self, state: Path) -> Counter[str]:
+    def _passes(self, state: Path) -> list[Hit]:
         record = state.parent / "passes"
         status = _forked(lambda: self._recorded(state, record))
         if status != 0:
             raise AssertionError(f"wrong: an undisturbed run failed with status {status}")
         self._judge("undisturbed", self._final, state)
-        return crashpoint.recorded(record)
+        seen: Counter[str] = Counter()
+        hits = []
+        for name in crashpoint.in_order(record):
+            seen[name] += 1
+            hits.append(Hit(name, seen[name]))
+        return hits
 
     def _recorded(self, state: Path, record: Path) -> None:
         crashpoint.record(record)
@@ -102,9 +109,16 @@ class CrashLoop:
                     self._recover(scratch / "state", str(hit))
             yield hit
 
-    def pairs(self, first: Hit, keep: Callable[[Hit], bool] = lambda _: True) -> None:
+    def pairs(
+        self,
+        first: Hit,
+        keep: Callable[[Hit], bool] = lambda _: True,
+        *,
+        choose: Choose | None = None,
+    ) -> None:
         """Crash at `first`, then at every pass of the recovery, recover again, check.
 
+        Not at every pass: at those that `keep` keeps, or `choose` chooses by what is around them.
         The state after the first crash is put back at the same path before each second one.
         """
         with _scratch() as scratch:
@@ -113,7 +127,9 @@ class CrashLoop:
                 return
             state.mkdir(exist_ok=True)
             shutil.copytree(state, saved)
-            for second in filter(keep, _hits(self._passes(state))):
+            passes = self._passes(state)
+            kept = filter(keep, _hits(Counter(hit.name for hit in passes)))
+            for second in kept if choose is None else choose(passes):
                 shutil.rmtree(state)
                 shutil.copytree(saved, state)
                 if self._crash(state, second):
