@@ -20,15 +20,22 @@ from tests.integration.rabbit_server import PASSWORD, RabbitServer
 from tests.integration.waiting import until
 from tests.service.toy import pipe
 
+from holdfast import Pipeline
 from holdfast._base.ids import Ordinal, RunId, digest
 from holdfast.amqp.broker import Broker, Queue
 from holdfast.amqp.contract import Message
 from holdfast.amqp.names import client_queue
-from holdfast.engine.state import StateDirectory, share
+from holdfast.blobs.local import LocalBlobs
+from holdfast.config import DEFAULT, Config
+from holdfast.delivery.export import export_series
+from holdfast.engine.loop import Engine
+from holdfast.engine.state import Shared, StateDirectory, hold, share
+from holdfast.log.embedded import EmbeddedBackend
 from holdfast.router.messages import ClientChunk, ClientEnd, ClientMessage, encode
 from holdfast.store.contract import Store
-from holdfast.store.rows import NewRun, SenderDecl
+from holdfast.store.rows import NewRun, RunState, SenderDecl
 from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.plain import PlainExecutor
 from holdfast.worker.messages import decode
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +63,8 @@ def send(broker: Broker, client: str, *messages: ClientMessage) -> None:
 class Place:
     """A state directory with clients' runs, looked at through a store of our own."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, pipeline: Pipeline = pipe) -> None:
+        self.root, self._pipeline = root, pipeline
         with share(root, part="test"):
             pass
         self.store: Store = SqliteStore.open(StateDirectory(root).store)
@@ -71,9 +78,8 @@ class Place:
         """
         run = RunId(digest("run", client, name))
         declared = tuple(SenderDecl("sales", sender, 1, whole=whole) for sender in senders)
-        self.store.create_run(
-            NewRun(run, client, pipe.name, pipe.spec().fingerprint, 1, declared, 0)
-        )
+        spec = self._pipeline.spec()
+        self.store.create_run(NewRun(run, client, spec.name, spec.fingerprint, 1, declared, 0))
         return run
 
     def received(self, run: RunId) -> dict[str, list[int]]:
@@ -182,6 +188,27 @@ def routing(
     finally:
         if router.process.poll() is None:
             router.kill()
+
+
+def compute(
+    state: Path, pipeline: Pipeline, run: RunId, out: Path, config: Config = DEFAULT
+) -> None:
+    """Let an engine without Spark compute a run that is whole, and write its answers."""
+    with hold(state, config) as held:
+        engine = Engine(
+            *(held, pipeline.spec(), PlainExecutor(pipeline)),
+            log=EmbeddedBackend(held.store),
+            blobs=LocalBlobs(held.directory.blobs),
+            config=config,
+        )
+        assert engine.advance(run) == RunState.COMPLETING
+        export(Shared(held.directory, held.store), run, out)
+
+
+def export(shared: Shared, run: RunId, out: Path) -> None:
+    """Write the answers of a run that was computed."""
+    for result in shared.store.read_series(run):
+        export_series(shared.directory.root, out, result)
 
 
 def drained(queue: Queue) -> Counter[Any]:

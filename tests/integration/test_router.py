@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.integration.router_work import (
     Place,
     RouterProcess,
     chunk_of,
+    compute,
     end_of,
     figures_of,
     payload_of,
@@ -24,6 +26,7 @@ from tests.integration.router_work import (
     send,
 )
 from tests.integration.waiting import until
+from tests.unit.plain_runs import Answers, answers_in, tiny_pipeline
 
 from holdfast._base.ids import Ordinal, RunId
 from holdfast.amqp.broker import Broker, Queue
@@ -302,8 +305,11 @@ def test_bad_options_and_refusals_are_one_line(
 
 
 def test_the_broker_is_killed_twenty_times(tmp_path: Path) -> None:
-    """While clients send and a router takes: all that was confirmed is there, once."""
-    place = Place(tmp_path / "state")
+    """While clients send and a router takes: all that was confirmed is there, once, and the runs
+    that come of it have the oracle's answers.
+    """
+    pipeline = tiny_pipeline()
+    place = Place(tmp_path / "state", pipeline)
     clients = ["ada", "bob"]
     runs = {client: place.open_run(client) for client in clients}
     counts = dict.fromkeys(clients, 0)
@@ -323,7 +329,8 @@ def test_the_broker_is_killed_twenty_times(tmp_path: Path) -> None:
             raise
 
     options = [part for client in clients for part in ("--client", client)]
-    with running() as server, routing(server, place, *options) as router:
+    taken_by = {"pipeline": "tests.integration.tiny:pipe"}
+    with running() as server, routing(server, place, *options, **taken_by) as router:
         router.ready()
         threads = [
             threading.Thread(target=keep_sending, args=[server, client]) for client in clients
@@ -352,6 +359,19 @@ def test_the_broker_is_killed_twenty_times(tmp_path: Path) -> None:
             assert [queue.dead_letters() for queue in queues] == [[], []]
         assert router.stop() == 0
     place.store.close()
+    for client, run in runs.items():
+        compute(place.root, pipeline, run, tmp_path / client)
+        assert answers_in(tmp_path / client) == answers_to(counts[client])
+
+
+def answers_to(count: int) -> Answers:
+    """What the tiny pipeline must answer to the first chunks, by their numbers alone."""
+    shops = {n: f"s{n % 3}" for n in range(1, count + 1)}
+    sums = {one: sum(n for n, shop in shops.items() if shop == one) for one in shops.values()}
+    return {
+        "all_sales": Counter((shop, str(n)) for n, shop in shops.items()),
+        "report": Counter((shop, str(total)) for shop, total in sums.items()),
+    }
 
 
 def _both_get_on(counts: dict[str, int]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.rabbit_server import RabbitServer, running
-from tests.integration.router_work import ROOT, RouterProcess, send
+from tests.integration.router_work import ROOT, RouterProcess, compute, export, send
 from tests.integration.waiting import until
 from tests.service.processes import Process
 from tests.unit.plain_runs import run_toy, tiny_pipeline
@@ -20,18 +20,13 @@ from holdfast._base.ids import Ordinal, RunId, digest
 from holdfast.amqp.broker import Broker
 from holdfast.amqp.names import client_queue
 from holdfast.amqp.topology import QueueSpec
-from holdfast.blobs.local import LocalBlobs
 from holdfast.config import Config
-from holdfast.delivery.export import export_series
-from holdfast.engine.loop import Engine
-from holdfast.engine.state import Shared, hold, share
+from holdfast.engine.state import Shared, share
 from holdfast.intake.listing import list_tables
 from holdfast.intake.opening import declare
-from holdfast.log.embedded import EmbeddedBackend
 from holdfast.router.messages import ClientChunk, ClientEnd, ClientMessage
 from holdfast.spark.load import load_pipeline
-from holdfast.store.rows import NewRun, RunState
-from holdfast.testing.plain import PlainExecutor
+from holdfast.store.rows import NewRun
 
 SMALL = Config(chunk_bytes=64, batch_bytes=200, batch_chunks=3)
 CHUNK_LINES = 400
@@ -111,12 +106,6 @@ def upload(
         assert queue.dead_letters() == []
 
 
-def exported(shared: Shared, run: RunId, out: Path) -> dict[str, bytes]:
-    for result in shared.store.read_series(run):
-        export_series(shared.directory.root, out, result)
-    return read(out)
-
-
 def read(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(out.glob("*.csv"))}
 
@@ -135,15 +124,8 @@ def test_a_plain_run_through_the_router_gives_the_same_bytes(
         run = create(shared, pipeline, "plain")
         sent = messages_of(run, pipeline, tmp_path / "in", 7)
         upload(server, shared, "plain", run, sent, pipeline="tests.integration.tiny:pipe")
-    with hold(state, SMALL) as held:
-        engine = Engine(
-            *(held, pipeline.spec(), PlainExecutor(pipeline)),
-            log=EmbeddedBackend(held.store),
-            blobs=LocalBlobs(held.directory.blobs),
-            config=SMALL,
-        )
-        assert engine.advance(run) == RunState.COMPLETING
-        found = exported(Shared(held.directory, held.store), run, tmp_path / "out-routed")
+    compute(state, pipeline, run, tmp_path / "out-routed", SMALL)
+    found = read(tmp_path / "out-routed")
     assert set(found) == {"all_sales.csv", "report.csv"}
     assert found == wanted
 
@@ -173,7 +155,8 @@ def test_the_coffee_run_through_the_router_gives_the_same_bytes(
         finally:
             engine.end()
         assert _state(shared, run) == "COMPLETING", engine.text
-        found = exported(shared, run, tmp_path / "out-routed")
+        export(shared, run, tmp_path / "out-routed")
+    found = read(tmp_path / "out-routed")
     assert len(found) >= 4
     assert found == wanted
 
