@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from holdfast._base.ids import RunId, fresh_token
 from holdfast.amqp.broker import Broker, Queue
 from holdfast.amqp.names import client_queue
 from holdfast.amqp.topology import QueueSpec
+from holdfast.router.messages import ClientMessage
 from holdfast.worker.messages import Chunk, End
 
 CLIENTS_AT_ONCE = 50
@@ -57,16 +60,17 @@ class Case:
         """Nothing is left at the broker, held or waiting: consumers are gone when this is asked."""
         return self.queue.depth() == 0
 
-    def expected(self, run: RunId, count: int, sender: str = "") -> list[set[Any]]:
-        """What each shard must have, by the numbers alone."""
-        made: list[set[Any]] = [set(), set()]
-        for ordinal in range(1, count + 1):
-            shard, own = (ordinal - 1) % 2, (ordinal + 1) // 2
-            made[shard].add(Chunk(run, "sales", sender, own, payload_of(ordinal)))
-        for shard in (0, 1):
-            total = len(made[shard])
-            made[shard].add(End(run, "sales", total, sender))
-        return made
+
+def expected(run: RunId, count: int, sender: str = "") -> list[set[Any]]:
+    """What each of two shards must have, by the numbers alone."""
+    made: list[set[Any]] = [set(), set()]
+    for ordinal in range(1, count + 1):
+        shard, own = (ordinal - 1) % 2, (ordinal + 1) // 2
+        made[shard].add(Chunk(run, "sales", sender, own, payload_of(ordinal)))
+    for shard in (0, 1):
+        total = len(made[shard])
+        made[shard].add(End(run, "sales", total, sender))
+    return made
 
 
 @pytest.fixture
@@ -80,7 +84,7 @@ def case(server: RabbitServer, tmp_path: Path) -> Iterator[Case]:
 def shards_have(case: Case, *runs: tuple[RunId, int, str]) -> None:
     """Each shard has every message at least once, and no other."""
     for number, shard in enumerate(case.shards):
-        wanted: set[Any] = set().union(*(case.expected(*run)[number] for run in runs))
+        wanted: set[Any] = set().union(*(expected(*run)[number] for run in runs))
         assert set(drained(shard)) == wanted
 
 
@@ -389,29 +393,36 @@ def test_the_end_of_a_run_that_is_cancelled_is_not_held_for_ever(tmp_path: Path)
 
 
 def test_fifty_clients_say_end_at_once(server: RabbitServer, tmp_path: Path) -> None:
-    """All ENDs come before any chunk; the router is killed once in between."""
-    with Broker(server.url(), patience_s=60) as broker:
+    """All ENDs come before any chunk, from all clients together; the router is killed in between.
+
+    Both shards have all of every client, chunks too, and nothing else.
+    """
+    with Broker(server.url(), patience_s=60) as broker, ThreadPoolExecutor(10) as pool:
         place, token = Place(tmp_path / "state"), fresh_token()[:8]
         clients = [f"c{n}-{token}" for n in range(CLIENTS_AT_ONCE)]
         queues: list[Queue] = [broker.queue(QueueSpec(client_queue(one))) for one in clients]
         runs = {client: place.open_run(client) for client in clients}
-        shard = broker.queue(f"shard-{token}")
+        shards = [broker.queue(f"shard-{n}-{token}") for n in (0, 1)]
         options = [part for client in clients for part in ("--client", client)]
-        options += ["--delayed-ack", "--shard", shard.name]
-        for client, run in runs.items():
-            send(broker, client, end_of(run, 2))
+        options += ["--delayed-ack", *(part for one in shards for part in ("--shard", one.name))]
+
+        def say(*messages: Callable[[RunId], ClientMessage]) -> None:
+            def of_one(client: str) -> None:
+                send(broker, client, *(message(runs[client]) for message in messages))
+
+            list(pool.map(of_one, clients))
+
+        say(lambda run: end_of(run, 3))
         with routing(server, place, *options) as router:
             until(lambda: router.said("END deferred") >= CLIENTS_AT_ONCE, "all are held")
             router.kill()
-        for client, run in runs.items():
-            send(broker, client, chunk_of(run, 2), chunk_of(run, 1))
+        say(*(partial(chunk_of, ordinal=n) for n in (3, 1, 2)))
         with routing(server, place, *options) as router:
             until(lambda: router.said("END acked") == CLIENTS_AT_ONCE, "all are let go")
             assert router.stop() == 0
-        assert all(place.is_whole(run, 2) for run in runs.values())
+        assert all(place.is_whole(run, 3) for run in runs.values())
         assert all(queue.depth() == 0 for queue in queues)
-        found = drained(shard)
-        assert {one for one in found if isinstance(one, End)} == {
-            End(run, "sales", 2, "") for run in runs.values()
-        }
+        for number, shard in enumerate(shards):
+            wanted = set().union(*(expected(run, 3)[number] for run in runs.values()))
+            assert set(drained(shard)) == wanted
         place.store.close()
