@@ -319,6 +319,28 @@ def test_an_interrupt_while_messages_are_received_ends_the_worker(tmp_path: Path
         worker.handle_batch()
 
 
+def test_an_apply_that_raises_stops_every_start_until_it_is_corrected(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chunk is committed and acked: left out, it would make a wrong answer."""
+    bench.feed(NAME, NAMES_END)
+    outboxes = {"out": LogOutbox(bench.log, "out")}
+    with monkeypatch.context() as patched:
+        patched.setattr(SumByName, "apply", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            bench.feed(rows(1, "a", ("0", 5)))
+        assert bench.log.get_committed_offset("in", "sum") == 3
+        bench.service.close()
+        for _ in range(2):
+            service = PersistenceService(bench.directory, "sum")
+            inbox = LogInbox(bench.log, "in", "sum")
+            with pytest.raises(ZeroDivisionError):
+                Worker("sum", SumByName(), service, inbox, outboxes, senders=SENDERS)
+            service.close()
+    corrected = Bench(bench.directory, bench.log)
+    assert corrected.feed(End("ada", "large", 1, "a"), End("ada", "large", 0, "b")) == answer(5)
+
+
 def test_a_worker_that_cannot_be_is_refused(tmp_path: Path) -> None:
     order, service = Order(), PersistenceService(tmp_path, "w")
     with pytest.raises(UsageInvalid, match="no outbox for"):
