@@ -1,4 +1,4 @@
-"""The journal: durable on return, torn tail cut, damage named, growth linear."""
+"""The journal: durable on return, torn tail cut, damage named."""
 
 import errno
 import json

@@ -74,6 +74,34 @@ def test_every_uncounted_chunk_comes_back_in_order(
     assert service.clients() == ["c"]
 
 
+def test_the_journal_grows_by_what_came_and_shrinks_to_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four times as many uncounted chunks take four times the bytes, and none is written twice.
+    Counted, in whatever order they came, they are as small as one.
+    """
+    monkeypatch.setattr(persistence, "COMPACT_BYTES_MIN", 0)
+    grown, counted = [], []
+    for number in (50, 200):
+        service = PersistenceService(tmp_path / str(number), "w")
+        journal = tmp_path / str(number) / "journal"
+        # From four digits on: an ordinal's length is not what is measured.
+        ordinals = list(range(1000 + number, 1000, -1))
+        for ordinal in ordinals[::2] + ordinals[1::2]:
+            service.commit_processing_chunk(chunk(ordinal, payload=b"x" * 100))
+            if ordinal == ordinals[0]:
+                before = journal.stat()
+        after = journal.stat()
+        assert after.st_ino == before.st_ino, "rewritten, though all of it is needed"
+        grown.append((after.st_size - before.st_size) / (number - 1))
+        service.commit_working_state(Total(1), ChunkId("c", "t", "s", ordinals[-1]))
+        counted.append(journal.stat().st_size)
+        assert service.recover_processing_chunks("c") == []
+        service.close()
+    assert grown[0] == grown[1] < 100 + 100
+    assert counted[0] == counted[1] < 1000
+
+
 def test_a_state_commit_drops_exactly_what_it_covers(
     service: PersistenceService, tmp_path: Path
 ) -> None:
