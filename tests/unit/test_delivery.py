@@ -196,6 +196,42 @@ def test_a_series_that_nobody_could_fetch_fails_its_run(
         assert scene.state(RunId("run-2")) == "RECEIVING"
 
 
+def test_a_series_in_a_format_that_no_client_takes_fails_its_run(tmp_path: Path) -> None:
+    """It would be DONE, and `Client.download` would refuse to make a file of it."""
+    declared = {"series": "a", "columns": ["n"], "format": "text/csv"}
+    data = framed(KIND_HEADER, {"run": RUN, "series": [declared]})
+    with delivering(tmp_path) as scene:
+        scene.open_run(producer=REQUESTS, tables=0)
+        scene.run()
+        scene.store.append_records(f"results/{RUN}/header", 0, [Record(data)])
+        scene.run()
+        assert (scene.state(), "text/csv" in scene.error()) == ("FAILED", True)
+
+
+@pytest.mark.parametrize("by_reference", [False, True])
+def test_rows_of_csv_are_counted_and_of_parquet_not_guessed(
+    tmp_path: Path, by_reference: bool
+) -> None:
+    """A newline in quotes ends no row, the last row needs none, and in Parquet it is any byte."""
+    pieces = {"a": b'1,"x\ny"\n2,"say ""no"\n"""\n3,z', "b": b"PAR1\n\n\nPAR1"}
+    with delivering(tmp_path) as scene:
+        scene.open_run(producer=REQUESTS, tables=0)
+        scene.run()
+        for series, data in pieces.items():
+            said = payload_of(RUN, series, 1, 1, data)
+            if by_reference:
+                name = piece_blob(RUN, series, 1, said.checksum)
+                scene.blobs.create(name, [data])
+                said = Payload(RUN, series, 1, 1, said.checksum, reference=name)
+            scene.send(said)
+        header = Header(RUN, (SeriesDecl("a", ("n", "t")), SeriesDecl("b", (), "parquet")))
+        scene.send(header)
+        scene.run()
+        assert scene.state() == "DONE"
+        found = scene.store.read_results(RUN)
+        assert [[piece.rows for piece in one.pieces] for one in found] == [[3], [None]]
+
+
 def test_a_reason_is_bounded_and_can_be_stored(tmp_path: Path) -> None:
     with delivering(tmp_path) as scene:
         scene.open_run(producer=REQUESTS, tables=0)

@@ -100,7 +100,9 @@ HEADER = {"run": "r1", "series": [SERIES]}
         (KIND_HEADER, {"run": "r1", "series": [{**SERIES, "columns": ["\ud800"]}]}, b""),
         (KIND_HEADER, {**HEADER, "series": "q"}, b""),
         (KIND_HEADER, {**HEADER, "series": ["q"]}, b""),
-        (KIND_HEADER, {**HEADER, "series": [{"series": "q", "columns": [1], "format": "x"}]}, b""),
+        (KIND_HEADER, {**HEADER, "series": [{**SERIES, "columns": [1]}]}, b""),
+        (KIND_HEADER, {**HEADER, "series": [{**SERIES, "format": "text/csv"}]}, b""),
+        (KIND_HEADER, {**HEADER, "series": [{**SERIES, "format": "CSV"}]}, b""),
         (KIND_HEADER, HEADER, b"data"),
         (KIND_REQUEST, {"run": "r1"}, b""),
         (9, PAYLOAD, b"x"),
@@ -155,7 +157,12 @@ def test_what_is_too_large_for_a_message_is_refused_before_it_travels() -> None:
         encode(payload_of(RUN, "q", 3, 2, b"x"))
 
 
-def test_a_producer_hears_of_a_name_that_nobody_could_fetch_before_it_sends() -> None:
-    for message in (payload_of(RUN, "daily.totals", 1, 1, b"x"), Header(RUN, (SeriesDecl("a b"),))):
+def test_a_producer_hears_of_what_nobody_could_fetch_before_it_sends() -> None:
+    messages: tuple[Message, ...] = (
+        payload_of(RUN, "daily.totals", 1, 1, b"x"),
+        Header(RUN, (SeriesDecl("a b"),)),
+        Header(RUN, (SeriesDecl("a", (), "text/csv"),)),
+    )
+    for message in messages:
         with pytest.raises(UsageInvalid):
             encode(message)

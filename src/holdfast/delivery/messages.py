@@ -3,7 +3,7 @@
 A message is one frame (length, checksum) around a body: version 1 | length of the head 4 | head |
 data. The head is canonical JSON; only a payload has data behind it. It is read strictly: an unknown
 kind or version, a field missing or one too many is refused, never guessed at. So is a series with
-a name by which no client could fetch it.
+a name by which no client could fetch it, or in a format that none would take.
 
 `message_id` is a hash of what a message says: said again after a crash, it has the same name, and
 a log that knows the name takes it once.
@@ -29,6 +29,8 @@ HEAD_BYTES_MAX = 1 << 20
 """1 MiB of names and columns: more is no header."""
 DATA_BYTES_MAX = 8 << 20
 """8 MiB in one message: delivery holds a few in memory at once. Larger pieces go by reference."""
+FORMATS = ("csv", "parquet")
+"""What a client makes files of. It refuses any other, and its run would be DONE all the same."""
 _LEAD = struct.Struct("<BI")
 _LABEL = "a producer's message"
 
@@ -94,8 +96,8 @@ def encode(message: Message) -> bytes:
     """Return the bytes that travel.
 
     Raises:
-        UsageInvalid: a number is out of range, a series' name is none, or the data is larger than
-            a frame may be.
+        UsageInvalid: a number is out of range, a series' name or format is none, or the data is
+            larger than a frame may be.
     """
     if isinstance(message, Request):
         fields: dict[str, Any] = {
@@ -106,7 +108,7 @@ def encode(message: Message) -> bytes:
         }
         return _frame(KIND_REQUEST, fields)
     if isinstance(message, Header):
-        _check_names([one.series for one in message.series])
+        _check_series(message.series)
         series = [
             {"series": one.series, "columns": list(one.columns), "format": one.format}
             for one in message.series
@@ -173,7 +175,7 @@ def _message(kind: int, fields: object, data: bytes) -> Message:
         case frame if frame == KIND_HEADER:
             _require(fields, texts=("run",), lists=("series",))
             header = Header(fields["run"], tuple(_declared(one) for one in fields["series"]))
-            _check_names([one.series for one in header.series])
+            _check_series(header.series)
             return header
         case frame if frame == KIND_PAYLOAD:
             texts = ("run", "series", "checksum", "reference")
@@ -222,6 +224,16 @@ def _check_names(series: list[str]) -> None:
             raise UsageInvalid(
                 what=f"series {name[:100]!r} is no name",
                 remedy="Use letters, digits, _ and -, at most 64.",
+            )
+
+
+def _check_series(series: tuple[SeriesDecl, ...]) -> None:
+    _check_names([one.series for one in series])
+    for one in series:
+        if one.format not in FORMATS:
+            raise UsageInvalid(
+                what=f"series {one.series} has the format {one.format[:100]!r}",
+                remedy=f"Use {' or '.join(FORMATS)}.",
             )
 
 

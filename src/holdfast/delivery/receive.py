@@ -16,6 +16,8 @@ Crash points: `external.*`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from holdfast._base.crashpoint import crashpoint
@@ -38,6 +40,9 @@ EXTERNAL = "external/"
 RECEIVE_COUNT = 4
 """Messages taken at once, of at most 8 MiB of data each: more would leave 100 MiB of memory."""
 
+_LOOK_BYTES = 64 << 10
+"""Bytes looked at at once for quotes: each may be one, and is then an object."""
+
 
 def piece_blob(run_id: RunId, series: str, ordinal: int, checksum: str) -> str:
     """Return the name of the blob of a piece. The hash of its series stands there: as short as any
@@ -49,6 +54,39 @@ def piece_blob(run_id: RunId, series: str, ordinal: int, checksum: str) -> str:
 def receiving_of(run_id: RunId) -> str:
     """Return what trouble with the messages of a run is called."""
     return f"run {run_id}"
+
+
+class Counted:
+    """Bytes of a piece as they go by, and the rows that they are if they are CSV without a header.
+
+    Whether they are CSV only the header says, which may come last: who lists pieces of another
+    format gives no rows (`holdfast.store.sqlite.results`).
+    """
+
+    def __init__(self) -> None:
+        """Begin at nothing."""
+        self.size, self._newlines = 0, 0
+        self._is_quoted, self._is_cut = False, False
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of what went by; the last one needs no newline."""
+        return self._newlines + self._is_cut
+
+    def over(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass the parts on, counted."""
+        for part in parts:
+            self.add(part)
+            yield part
+
+    def add(self, data: bytes) -> None:
+        """Count some bytes more. A newline within quotes ends no row."""
+        self.size += len(data)
+        self._is_cut = not data.endswith(b"\n") if data else self._is_cut
+        for at in range(0, len(data), _LOOK_BYTES):
+            for place, text in enumerate(data[at : at + _LOOK_BYTES].split(b'"')):
+                self._is_quoted ^= place > 0
+                self._newlines += 0 if self._is_quoted else text.count(b"\n")
 
 
 class Receiver:
@@ -168,21 +206,18 @@ class Receiver:
             # The blobs know no fence either: what comes too late all the same, a sweep finds.
             self._store.beat_lease(self._fence)
             info = self._blobs.create(name, [payload.data])
-            rows = payload.data.count(b"\n")
-            return ExternalPiece(
-                piece.series, piece.ordinal, piece.total, name, info.size, info.checksum, rows
+            counted = Counted()
+            counted.add(payload.data)
+            return replace(
+                piece, blob=name, size=info.size, checksum=info.checksum, rows=counted.rows
             )
         if not payload.reference.startswith(f"{EXTERNAL}{payload.run}/"):
             raise Damaged(path=payload.reference, what="a piece refers to a blob of another run")
-        size = rows = 0
-        for part in self._blobs.read(payload.reference):
-            size, rows = size + len(part), rows + part.count(b"\n")
-        if sha256_of(self._blobs.read(payload.reference)) != payload.checksum:
+        counted = Counted()
+        if sha256_of(counted.over(self._blobs.read(payload.reference))) != payload.checksum:
             what = "the blob of a piece does not fit its checksum"
             raise Damaged(path=payload.reference, what=what)
-        return ExternalPiece(
-            piece.series, piece.ordinal, piece.total, piece.blob, size, piece.checksum, rows
-        )
+        return replace(piece, size=counted.size, rows=counted.rows)
 
     def _fail(self, run_id: RunId, reason: str) -> None:
         """Fail a run whose producer contradicts itself. Its queues go when it is swept."""

@@ -64,9 +64,17 @@ def _external(connection: apsw.Connection, run: Run) -> list[ResultSeries]:
     is_done = run.state == RunState.DONE
     found = []
     for declared in sorted(header_of(connection, run.run_id) or (), key=lambda one: one.series):
+        kind, is_csv = declared.format, declared.format == "csv"
         pieces = tuple(
+            # What was counted as a piece came are rows of CSV: it came without its format.
             ResultPiece(
-                Ordinal(ordinal), size, checksum, rows, declared.format, PlaceKind.BLOB, blob
+                Ordinal(ordinal),
+                size,
+                checksum,
+                rows if is_csv else None,
+                kind,
+                PlaceKind.BLOB,
+                blob,
             )
             for ordinal, blob, size, checksum, rows in rows_of(
                 connection,
@@ -76,7 +84,7 @@ def _external(connection: apsw.Connection, run: Run) -> list[ResultSeries]:
                 declared.series,
             )
         )
-        ordered = pieces if is_done and declared.format == "csv" else None
+        ordered = pieces if is_done and is_csv else None
         found.append(ResultSeries(declared.series, declared.columns, not is_done, pieces, ordered))
     return found
 
