@@ -24,6 +24,7 @@ import httpx
 from holdfast._base.clock import Clock
 from holdfast._base.crashpoint import crashpoint
 from holdfast.config import Config
+from holdfast.delivery.deadline import Deadline
 from holdfast.delivery.patience import retry_after_s, wait_ms
 from holdfast.delivery.signing import NOTICE_ID, SIGNATURE, sign, signing_secret
 from holdfast.errors import DiskFull
@@ -54,11 +55,16 @@ class Sender:
     def __init__(
         self, store: NoticeStore, fence: Fence, secrets: Path, config: Config, clock: Clock
     ) -> None:
-        """Keep connections to receivers open; no proxy, no redirect: the operator's URL is it."""
+        """Take no proxy and no redirect: the operator's URL is it. Each attempt has its own line,
+        which its deadline can shut.
+        """
         self._store, self._fence, self._secrets = store, fence, secrets
         self._config, self._clock = config, clock
         self._http = httpx.Client(
-            timeout=config.notice_timeout_s, follow_redirects=False, trust_env=False
+            timeout=config.notice_timeout_s,
+            limits=httpx.Limits(max_keepalive_connections=0),
+            follow_redirects=False,
+            trust_env=False,
         )
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="notice")
         self._guard = threading.Lock()
@@ -134,14 +140,18 @@ class Sender:
 
     def _try(self, notice: Notice) -> Answer:
         """Post a notice. Whatever comes of its own address or secret is its own failed try."""
-        try:
-            return self._post(notice)
-        except DiskFull:  # everybody's: no secret can be made
-            raise
-        except Exception as error:  # the resolver and its codecs raise anything
-            return Answer(f"{type(error).__name__}: {error}"[:_ERROR_CHARS])
+        limit_s = self._config.notice_timeout_s
+        with Deadline(limit_s) as deadline:
+            try:
+                return self._post(notice, deadline)
+            except DiskFull:  # everybody's: no secret can be made
+                raise
+            except Exception as error:  # the resolver and its codecs raise anything
+                if deadline.is_over:
+                    return Answer(f"no answer within {limit_s:g} s")
+                return Answer(f"{type(error).__name__}: {error}"[:_ERROR_CHARS])
 
-    def _post(self, notice: Notice) -> Answer:
+    def _post(self, notice: Notice, deadline: Deadline) -> Answer:
         body = notice.body.encode()
         secret = signing_secret(self._secrets, notice.client)
         headers = {
@@ -150,7 +160,10 @@ class Sender:
             SIGNATURE: sign(secret, body, self._clock.wall_ms() // 1000),
         }
         # The answer's body is nobody's business, and may be endless: only its head is read.
-        with self._http.stream("POST", notice.url, content=body, headers=headers) as answer:
+        seen = {"trace": deadline.trace}
+        with self._http.stream(
+            "POST", notice.url, content=body, headers=headers, extensions=seen
+        ) as answer:
             if answer.is_success:
                 return Answer(None)
             after = retry_after_s(answer.headers.get("Retry-After"))
