@@ -173,7 +173,9 @@ def test_a_replaced_token_ends_after_its_grace_and_a_revoked_one_at_once(tmp_pat
         assert "revoked" in listed.stdout
 
 
-def test_a_stream_that_is_open_ends_when_its_client_is_revoked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["revoked", "replaced"])
+def test_a_stream_that_is_open_ends_with_its_token(tmp_path: Path, end: str) -> None:
+    """At the next look, which any change or beat would have followed."""
     token = add_client(tmp_path, "north")
     with serving(tmp_path) as gateway, gateway.client(token) as client:
         run = create(client)
@@ -181,7 +183,10 @@ def test_a_stream_that_is_open_ends_when_its_client_is_revoked(tmp_path: Path) -
             events = events_of(watching.iter_lines())
             assert next(events)["state"] == "OPEN"
             with store_of(tmp_path) as shared:
-                assert shared.store.revoke_client("north")
+                if end == "revoked":
+                    assert shared.store.revoke_client("north")
+                else:
+                    assert shared.store.rotate_token("north", make_token()[1], grace_ms=1)
             assert list(events) == []
 
 

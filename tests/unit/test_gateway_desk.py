@@ -126,7 +126,7 @@ class _Failing:
             return getattr(self._store, name)
         self._left -= 1
 
-        def fail(*_: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise StorageFailed(path="p", error="e")
 
         return fail

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 
-from holdfast.errors import QuotaReached
+from holdfast.errors import QuotaReached, TokenRefused
 from holdfast.gateway.desk import Desk, Use
 from holdfast.gateway.documents import read_document
-from holdfast.gateway.entrance import AsClient, AtDesk, AtRun
+from holdfast.gateway.entrance import AsClient, AtDesk, AtRun, Credentials
 from holdfast.gateway.limits import STREAMS_AT_ONCE
 from holdfast.gateway.models import refusals
-from holdfast.store.client_rows import Client, ClientRun
+from holdfast.intake.tokens import client_of
+from holdfast.store.client_rows import ClientRun
 from holdfast.store.rows import CLOSED_STATES
 
 router = APIRouter(prefix="/v1", tags=["runs"])
@@ -51,6 +52,7 @@ async def watch_run(
     desk: AtDesk,
     client: AsClient,
     found: AtRun,
+    credentials: Credentials,
     last_event_id: Annotated[str, Header(pattern="^[0-9]{0,18}$")] = "",
 ) -> Response:
     """Watch a run. The stream ends after its last state."""
@@ -58,15 +60,16 @@ async def watch_run(
     if use.streams >= STREAMS_AT_ONCE:
         raise QuotaReached(what="streams at once", used=use.streams, limit=STREAMS_AT_ONCE)
     number = int(last_event_id or 0)
+    token = credentials.credentials if credentials else ""
     return StreamingResponse(
-        _events(request, desk, client, found, use, number),
+        _events(request, desk, token, found, use, number),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         media_type="text/event-stream",
     )
 
 
 async def _events(
-    request: Request, desk: Desk, client: Client, found: ClientRun, use: Use, number: int
+    request: Request, desk: Desk, token: str, found: ClientRun, use: Use, number: int
 ) -> AsyncIterator[bytes]:
     told: dict[str, Any] | None = None
     told_s = 0.0
@@ -74,7 +77,7 @@ async def _events(
     try:
         while not desk.closing and not await request.is_disconnected():
             begun_s = desk.clock.monotonic_s()
-            now = await desk.read(_look, desk, client, found)
+            now = await desk.read(_look, desk, token, found)
             if now is None:
                 return
             took_s = desk.clock.monotonic_s() - begun_s
@@ -92,10 +95,11 @@ async def _events(
         use.streams -= 1
 
 
-def _look(desk: Desk, client: Client, found: ClientRun) -> dict[str, Any] | None:
-    """Return the run's document. None: it is no business of this client's any more."""
-    known = desk.store.read_client(client.client)
-    if known is None or known.revoked:
+def _look(desk: Desk, token: str, found: ClientRun) -> dict[str, Any] | None:
+    """Return the run's document. None: the token that the stream was opened with has ended."""
+    try:
+        client = client_of(desk.store, token)
+    except TokenRefused:
         return None
     again = desk.store.read_client_run(client.client, found.run.run_id)
     return read_document(desk.store, again or found, desk.spec)

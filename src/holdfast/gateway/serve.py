@@ -191,16 +191,18 @@ async def _serve(server: _Server, bound: socket.socket, desk: Desk, clock: Clock
 
 
 async def _age_tokens(desk: Desk, clock: Clock) -> None:
-    """Count down the grace of replaced tokens, by our own monotonic time.
+    """Count down the grace of replaced tokens, by our own monotonic time, unless another gateway
+    of this state does.
 
     While the store cannot, the time is kept and counted later: no token is good for longer.
     """
-    seen_s, is_told = clock.monotonic_s(), False
+    seen, seen_s, is_told = -1, clock.monotonic_s(), False
     while True:
         await asyncio.sleep(_AGE_S)
         now_s = clock.monotonic_s()
         try:
-            await desk.write(desk.store.age_tokens, int((now_s - seen_s) * 1000))
+            elapsed_ms = int((now_s - seen_s) * 1000)
+            seen = await desk.write(desk.store.age_tokens, elapsed_ms, seen=seen)
         except HoldfastError as error:
             if not is_told:
                 desk.note(error)

@@ -55,9 +55,13 @@ class ClientStore(Protocol):
         The caller compares the secret with the checksum, in constant time.
         """
 
-    def age_tokens(self, elapsed_ms: int) -> int:
-        """Count down the grace of replaced tokens by time that was served; returns how many are
-        still in it. No wall clock is asked: while nobody serves, no token is of any use.
+    def age_tokens(self, elapsed_ms: int, *, seen: int) -> int:
+        """Count down the grace of replaced tokens by time that was served; returns how much was
+        counted in all. No wall clock is asked: while nobody serves, no token is of any use.
+
+        `seen` is what was returned when the elapsed time began, -1 at first. If the sum is another
+        one now, somebody else counted that time, and nothing changes: of several that serve, one
+        counts. No time is counted twice; when the one that counted ends, up to one step is lost.
         """
 
     def open_client_run(self, run: NewRun, opening: Opening, rule: OpeningRule) -> bool:

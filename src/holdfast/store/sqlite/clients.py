@@ -1,7 +1,8 @@
 """Clients, tokens, and the runs they create. Every look at a run is by (client, run id).
 
 A token's secret is never here, only its SHA-256. A token in its grace has `left_ms`, which whoever
-serves counts down in its own monotonic time; at 0 it opens nothing.
+serves counts down in its own monotonic time; at 0 it opens nothing. Of several that serve one does:
+the sum of what was counted (`elapsed`, row tokens) tells each whether another did meanwhile.
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ def _run_of(connection: apsw.Connection, client: str, run_id: RunId) -> Run | No
 
 def _client_run(connection: apsw.Connection, run: Run) -> ClientRun:
     return ClientRun(run, _opening_of(connection, run.run_id) or Opening(run.client, "", "{}"))
+
+
+def _counted_ms(connection: apsw.Connection) -> int:
+    row = row_of(connection, "SELECT ms FROM elapsed WHERE name = 'tokens'")
+    return row[0] if row else 0
 
 
 class ClientPart(Part):
@@ -169,19 +175,26 @@ class ClientPart(Part):
             )
         return Login(_client_from(row[1:]), row[0]) if row else None
 
-    def age_tokens(self, elapsed_ms: int) -> int:
-        """Count down the grace of replaced tokens; returns how many are in it still."""
-        waiting = "SELECT COUNT(*) FROM token WHERE left_ms > 0"
+    def age_tokens(self, elapsed_ms: int, *, seen: int) -> int:
+        """Count down the grace of replaced tokens, unless somebody else did since `seen`."""
         with self._database.reading() as connection:
-            [(found,)] = rows_of(connection, waiting)
-        if not found:
-            return 0
+            counted = _counted_ms(connection)
+            is_any = row_of(connection, "SELECT 1 FROM token WHERE left_ms > 0 LIMIT 1")
+        if counted != seen or not is_any:
+            return counted
         with self._database.transaction() as connection:
+            counted = _counted_ms(connection)
+            if counted != seen:
+                return counted
+            connection.execute(
+                """INSERT INTO elapsed VALUES ('tokens', ?1)
+                   ON CONFLICT DO UPDATE SET ms = ms + ?1""",
+                (elapsed_ms,),
+            )
             connection.execute(
                 "UPDATE token SET left_ms = MAX(0, left_ms - ?) WHERE left_ms > 0", (elapsed_ms,)
             )
-            [(found,)] = rows_of(connection, waiting)
-        return int(found)
+        return counted + elapsed_ms
 
     def open_client_run(self, run: NewRun, opening: Opening, rule: OpeningRule) -> bool:
         """Create a client's run, its senders and topics, if `rule` says so."""
