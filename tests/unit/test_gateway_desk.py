@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,6 +26,7 @@ from holdfast.intake.tokens import make_token
 from holdfast.store.client_rows import ChunkLook, Client, Quotas
 from holdfast.store.contract import Store
 from holdfast.store.rows import ChunkFacts, RunState
+from holdfast.store.sqlite import SqliteStore
 
 TEXT = b"shop,amount\na,1\n"
 
@@ -51,6 +53,23 @@ class Scene:
             transport=transport, base_url="http://x", headers=self.headers
         ) as client:
             yield client
+
+    @asynccontextmanager
+    async def asking_elsewhere(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Ask another gateway of the same state."""
+        first, self.desk = self.desk, self._open()
+        try:
+            async with self.asking() as client:
+                self.desk, other = first, self.desk
+                yield client
+        finally:
+            other.close()
+
+    def limit(self, **quotas: int) -> None:
+        """Give the client other quotas."""
+        database = cast(SqliteStore, self._shared.store)._database
+        with database.transaction() as connection:
+            connection.execute("UPDATE client SET quotas = ?", (json.dumps(quotas),))
 
     def blobs(self) -> list[str]:
         return list(self.desk.blobs.names())
@@ -145,6 +164,42 @@ def test_uploads_right_after_a_start_wait_for_what_is_kept_already(scene: Scene)
             several = [put(client, run, ordinal=ordinal) for ordinal in range(6, 12)]
             codes = [answer.status_code for answer in await asyncio.gather(*several)]
         assert sorted(codes) == [201] + [429] * 5
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("desks", [1, 2])
+def test_uploads_at_once_leave_a_run_as_many_chunks_as_it_may_have(
+    scene: Scene, desks: int
+) -> None:
+    """Each looks before any is bound. The transaction that binds decides; nothing stays behind."""
+    scene.limit(run_chunks=3)
+
+    async def ask() -> None:
+        async with scene.asking() as client, scene.asking_elsewhere() as other:
+            run = await create(client)
+            doors = (client, other if desks == 2 else client)
+            several = [put(doors[n % 2], run, ordinal=n) for n in range(1, 13)]
+            answers = await asyncio.gather(*several)
+        refused = [answer for answer in answers if answer.status_code != 201]
+        assert [answer.status_code for answer in refused] == [429] * 9
+        assert {answer.json()["code"] for answer in refused} == {"QUOTA_REACHED"}
+        assert len(scene.blobs()) == 3
+
+    asyncio.run(ask())
+
+
+def test_two_gateways_keep_no_more_bytes_than_one(scene: Scene) -> None:
+    """100 bytes are allowed, and neither knows what the other just took."""
+
+    async def ask() -> None:
+        async with scene.asking() as client, scene.asking_elsewhere() as other:
+            run = await create(client)
+            several = [put((client, other)[n % 2], run, ordinal=n) for n in range(1, 13)]
+            answers = await asyncio.gather(*several)
+        assert sorted(answer.status_code for answer in answers) == [201] * 6 + [429] * 6
+        assert scene.desk.store.read_use("north").stored_bytes == 6 * len(TEXT)
+        assert len(scene.blobs()) == 6
 
     asyncio.run(ask())
 

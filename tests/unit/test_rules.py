@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +13,13 @@ from holdfast.errors import (
     CallerError,
     ChunkConflict,
     EndConflict,
+    QuotaReached,
     RunGone,
     UploadSwept,
     UsageInvalid,
 )
 from holdfast.intake.rules import accept_chunk, accept_end
-from holdfast.store.rows import Chunk, ChunkFacts, ChunkKind, End, EndFacts, RunState
+from holdfast.store.rows import Chunk, ChunkFacts, ChunkKind, End, EndFacts, RunState, Taken
 
 RUN = RunId("run-1")
 CLOSED_TO_NEW = [state for state in RunState if state is not RunState.OPEN]
@@ -111,6 +114,18 @@ def test_a_condemned_blob_is_refused_and_is_to_be_uploaded_again() -> None:
 def test_a_resent_chunk_whose_second_upload_was_condemned_is_still_there() -> None:
     """The bound blob is another one; what was condemned is only the copy."""
     assert accept_chunk(chunk(), facts(stored=chunk(), condemned=True)) is False
+
+
+@pytest.mark.parametrize(
+    ("taken", "what"),
+    [(Taken(3, 3, 0, 9), "chunks of one run"), (Taken(0, 3, 9, 9), "bytes kept here")],
+)
+def test_a_chunk_for_which_its_client_has_no_room_left_is_refused(taken: Taken, what: str) -> None:
+    with pytest.raises(QuotaReached) as caught:
+        accept_chunk(chunk(), replace(facts(), taken=taken))
+    assert caught.value.what == what
+    assert accept_chunk(chunk(), replace(facts(stored=chunk()), taken=taken)) is False
+    assert accept_chunk(chunk(), replace(facts(), taken=Taken(2, 3, 8, 9))) is True
 
 
 @pytest.mark.parametrize(("count", "received"), [(0, ()), (3, (1, 2, 3)), (3, (2,)), (3, ())])

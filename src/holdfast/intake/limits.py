@@ -18,6 +18,7 @@ from holdfast._base.files import os_errors
 from holdfast.config import Config
 from holdfast.errors import BacklogFull, BodyTooLarge, DiskFull, QuotaReached
 from holdfast.store.client_rows import ChunkLook, Quotas
+from holdfast.store.rows import Taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,31 @@ def check_size(size: int, limit: int) -> None:
 
 def check_run_chunks(allowed: Allowed, look: ChunkLook) -> None:
     """Refuse a new chunk of a run that has as many as it may have. It never has fewer."""
-    if look.run_chunks >= allowed.run_chunks:
-        what = "chunks of one run"
-        raise QuotaReached(what=what, used=look.run_chunks, limit=allowed.run_chunks)
+    _check_chunks(look.run_chunks, allowed.run_chunks)
 
 
 def check_stored(allowed: Allowed, *, stored: int, size: int) -> None:
     """Refuse bytes for which a client has no room. `stored` includes what is under way."""
-    if stored + size > allowed.stored_bytes:
-        what = "bytes kept here"
-        raise QuotaReached(what=what, used=stored + size, limit=allowed.stored_bytes)
+    _check_bytes(stored + size, allowed.stored_bytes)
+
+
+def check_taken(taken: Taken, size: int) -> None:
+    """Refuse a chunk that is one too many, or too large, when it is to be bound.
+
+    What was asked before its bytes came is no promise: others were under way, here and elsewhere.
+    """
+    _check_chunks(taken.run_chunks, taken.run_chunks_max)
+    _check_bytes(taken.stored_bytes + size, taken.stored_bytes_max)
+
+
+def _check_chunks(used: int, limit: int) -> None:
+    if used >= limit:
+        raise QuotaReached(what="chunks of one run", used=used, limit=limit)
+
+
+def _check_bytes(used: int, limit: int) -> None:
+    if used > limit:
+        raise QuotaReached(what="bytes kept here", used=used, limit=limit)
 
 
 def check_backlog(waiting: int, look: ChunkLook, limit: int) -> None:

@@ -8,6 +8,7 @@
 | lies beyond the announced count, or END below a received ordinal | refused likewise |
 | has other columns than the table's first chunk, where none are declared | refused likewise |
 | comes for a run that takes nothing more | refused: gone |
+| is one too many of its run, or too large for what its client may keep | refused |
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from holdfast.errors import (
     UploadSwept,
     UsageInvalid,
 )
+from holdfast.intake.limits import check_taken
 from holdfast.store.rows import Chunk, ChunkFacts, End, EndFacts, RunState
 
 
@@ -29,6 +31,7 @@ def accept_chunk(chunk: Chunk, facts: ChunkFacts) -> bool:
     Raises:
         ChunkConflict: it contradicts what is known.
         DocumentRefused: its columns are not those of the table's chunks that are there.
+        QuotaReached: its client has as much as it may have, whatever was known before the upload.
         RunGone: the run is swept, or finished and the chunk is new.
         UploadSwept: the uploaded blob was condemned.
         UsageInvalid: the run declares no such sender.
@@ -56,6 +59,8 @@ def accept_chunk(chunk: Chunk, facts: ChunkFacts) -> bool:
             what=f"its columns are {chunk.header}; those of the table's chunks are {facts.header}",
             remedy="Send the same columns and types in every chunk, or declare the table's schema.",
         )
+    if facts.taken is not None:
+        check_taken(facts.taken, chunk.size)
     return True
 
 

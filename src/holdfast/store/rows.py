@@ -205,6 +205,16 @@ class SenderProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """What a client has of what it may have: chunks of one run, and bytes kept here in all."""
+
+    run_chunks: int
+    run_chunks_max: int
+    stored_bytes: int
+    stored_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkFacts:
     """What an intake rule may look at, read in the transaction that will act on it."""
 
@@ -218,6 +228,8 @@ class ChunkFacts:
     """The sweeper has condemned the blob that holds the new bytes."""
     header: str = ""
     """That of a chunk of the table that is bound, from whichever sender; empty: there is none."""
+    taken: Taken | None = None
+    """None: it is only looked at, or the run is of nobody who has quotas."""
 
 
 @dataclass(frozen=True, slots=True)

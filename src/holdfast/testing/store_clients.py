@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast._base.ids import RunId
+from holdfast.config import DEFAULT
 from holdfast.errors import RunClosed, RunGone, UsageInvalid
 from holdfast.store.client_rows import (
     Client,
@@ -16,7 +17,7 @@ from holdfast.store.client_rows import (
     Token,
 )
 from holdfast.store.contract import ENGINE_GROUP, Store, ingress_topic
-from holdfast.store.rows import End, RunState
+from holdfast.store.rows import Chunk, ChunkFacts, End, RunState, Taken
 from holdfast.testing.expect import error_of, run_threads
 from holdfast.testing.store_samples import (
     RUN,
@@ -207,6 +208,29 @@ def check_a_look_tells_what_binding_will_see(connect: Connect) -> None:
     assert not nobody.facts.declared
 
 
+def check_binding_sees_what_others_bound(connect: Connect) -> None:
+    """On its own connection: two doors that saw the same room cannot both take the last of it."""
+    store, other = connect(), connect()
+    seen: list[Taken | None] = []
+
+    def watch(_: Chunk, facts: ChunkFacts) -> bool:
+        seen.append(facts.taken)
+        return True
+
+    store.create_run(new_run(run_id=RunId("nobody")))
+    store.bind_chunk(RunId("nobody"), chunk(1, location="blob of nobody"), watch)
+    store.add_client(Client("north", quotas=Quotas(run_chunks=5)), Token("t1", "a"))
+    open_run(store)
+    store.bind_chunk(RUN, chunk(1), watch)
+    open_run(other, key="k2", run_id=RunId("run-2"))
+    other.bind_chunk(RUN, chunk(2), watch)
+    other.bind_chunk(RunId("run-2"), replace(chunk(1), location="blob of run-2"), watch)
+    store.bind_chunk(RUN, chunk(3), watch)
+    most = DEFAULT.client_stored_bytes
+    had = ((0, 5, 0), (1, 5, 10), (0, 5, 20), (2, 5, 30))
+    assert seen == [None, *(Taken(*one, most) for one in had)]
+
+
 def check_use_counts_what_is_not_swept(connect: Connect) -> None:
     """Bytes count until their run is swept, open runs until they are closed."""
     store = connect()
@@ -259,6 +283,7 @@ CLIENTS: tuple[Check, ...] = (
     check_two_creations_at_once_make_one_run,
     check_a_run_is_found_by_its_client_only,
     check_a_look_tells_what_binding_will_see,
+    check_binding_sees_what_others_bound,
     check_use_counts_what_is_not_swept,
     check_a_cancelled_run_takes_and_commits_nothing,
 )

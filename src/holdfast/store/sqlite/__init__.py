@@ -17,6 +17,7 @@ from holdfast.store.sqlite import schema
 from holdfast.store.sqlite.base import rows_of
 from holdfast.store.sqlite.clients import ClientPart
 from holdfast.store.sqlite.connection import Database
+from holdfast.store.sqlite.counts import MISCOUNTED
 from holdfast.store.sqlite.external import ExternalPart
 from holdfast.store.sqlite.forwards import ForwardPart
 from holdfast.store.sqlite.intake import IntakePart
@@ -78,7 +79,7 @@ class SqliteStore(
         if not current:
             with database.transaction() as connection:
                 migrate(connection)
-        return cls(database, clock or SystemClock())
+        return cls(database, clock or SystemClock(), config)
 
     @classmethod
     def look(cls, path: Path | str, config: Config = DEFAULT) -> SqliteStore:
@@ -99,7 +100,7 @@ class SqliteStore(
         if not current:
             database.close()
             raise StoreOlder(path=database.label, found=found, known=known)
-        return cls(database, SystemClock())
+        return cls(database, SystemClock(), config)
 
     @classmethod
     def memory(cls, config: Config = DEFAULT, clock: Clock | None = None) -> SqliteStore:
@@ -108,7 +109,7 @@ class SqliteStore(
         database = Database.memory(config)
         with database.transaction() as connection:
             migrate(connection)
-        return cls(database, clock or SystemClock())
+        return cls(database, clock or SystemClock(), config)
 
     def store_id(self) -> str:
         """Return the random name this store was given when it was created."""
@@ -121,7 +122,7 @@ class SqliteStore(
         with self._database.reading() as connection:
             complaints = [text for (text,) in connection.execute("PRAGMA quick_check")]
             orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
-            miscounted = rows_of(connection, schema.MISCOUNTED)
+            miscounted = rows_of(connection, MISCOUNTED)
         if complaints != ["ok"]:
             what = f"the store fails its check ({'; '.join(complaints)})"
             raise Damaged(path=self._database.label, what=what)
@@ -129,7 +130,7 @@ class SqliteStore(
             tables = ", ".join(sorted({str(row[0]) for row in orphans}))
             raise Damaged(path=self._database.label, what=f"rows without their parents: {tables}")
         if miscounted:
-            names = ", ".join(sorted({f"table {name} of run {run}" for run, name in miscounted}))
+            names = ", ".join(sorted({name for (name,) in miscounted}))
             raise Damaged(path=self._database.label, what=f"counts and rows differ: {names}")
 
     def close(self) -> None:

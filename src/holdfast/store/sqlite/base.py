@@ -10,6 +10,7 @@ import apsw
 
 from holdfast._base.clock import Clock
 from holdfast._base.ids import BatchId, Ordinal, RunId
+from holdfast.config import DEFAULT, Config
 from holdfast.errors import Fenced, InvariantViolated, RunGone
 from holdfast.store.rows import (
     CLOSED_STATES,
@@ -27,9 +28,10 @@ from holdfast.store.sqlite.connection import Database
 class Part:
     """One part of the store's contract. `SqliteStore` is all of them on one database."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, config: Config = DEFAULT) -> None:
         self._database = database
         self._clock = clock
+        self._config = config
 
 
 def rows_of(connection: apsw.Connection, sql: str, *values: object) -> list[Any]:

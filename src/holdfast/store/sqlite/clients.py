@@ -37,7 +37,13 @@ from holdfast.store.sqlite.base import (
     rows_of,
     run_from,
 )
-from holdfast.store.sqlite.intake import chunk_facts, insert_run, sender_of
+from holdfast.store.sqlite.intake import (
+    chunk_facts,
+    insert_run,
+    run_chunks_of,
+    sender_of,
+    stored_bytes_of,
+)
 from holdfast.store.sqlite.moves import move
 
 _CLIENT_COLUMNS = "client.client, weight, quotas, client.created_ms, revoked"
@@ -118,12 +124,7 @@ class ClientPart(Part):
         with self._database.reading() as connection:
             [(runs,)] = rows_of(connection, "SELECT COUNT(*) FROM run WHERE client = ?", client)
             [(open_runs,)] = rows_of(connection, _OPEN_RUNS, client)
-            [(stored,)] = rows_of(
-                connection,
-                """SELECT COALESCE(SUM(stored_bytes), 0) FROM run JOIN sender USING (run_id)
-                   WHERE client = ? AND state <> 'SWEPT'""",
-                client,
-            )
+            stored = stored_bytes_of(connection, client)
             sql = "SELECT COUNT(*) FROM token WHERE client = ? AND left_ms IS NOT 0"
             [(tokens,)] = rows_of(connection, sql, client)
         return ClientUse(runs, open_runs, stored, tokens)
@@ -232,8 +233,7 @@ class ClientPart(Part):
                 return None
             known = sender_of(connection, run_id, table=chunk.table, sender=chunk.sender)
             facts = chunk_facts(connection, run, chunk, known)
-            sql = "SELECT COALESCE(SUM(received_count), 0) FROM sender WHERE run_id = ?"
-            [(chunks,)] = rows_of(connection, sql, run_id)
+            chunks = run_chunks_of(connection, run_id)
         return ChunkLook(facts, known is not None and known[0].whole, chunks)
 
     def cancel_run(self, client: str, run_id: RunId) -> Run | None:

@@ -1,20 +1,25 @@
 """Runs, chunks and ENDs coming in; blobs condemned.
 
 A chunk's row alone binds its bytes to the run. Its reference is appended in the same transaction,
-so a chunk is bound and announced, or neither. Tables that a segment produces take nothing here.
+so a chunk is bound and announced, or neither. What its client may have is compared there too, with
+what was counted as rows came: before, any number of uploads may have seen the same room. Tables
+that a segment produces take nothing here.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import apsw
 
 from holdfast._base.ids import RunId
 from holdfast._base.invariant import invariant
+from holdfast.config import Config
 from holdfast.errors import InvariantViolated
 from holdfast.log.contract import Record
+from holdfast.store.client_rows import Quotas
 from holdfast.store.contract import (
     ENGINE_GROUP,
     BarrierRule,
@@ -34,6 +39,7 @@ from holdfast.store.rows import (
     Run,
     RunState,
     SenderDecl,
+    Taken,
 )
 from holdfast.store.sqlite.barrier import highest_ordinal, look_at_barrier
 from holdfast.store.sqlite.base import (
@@ -118,6 +124,33 @@ def chunk_facts(
         stored=_stored_chunk(connection, run.run_id, chunk),
         condemned=_is_condemned(connection, chunk),
         header=_header_of(connection, run.run_id, chunk.table),
+    )
+
+
+def run_chunks_of(connection: apsw.Connection, run_id: RunId) -> int:
+    """Return how many chunks of a run are bound."""
+    sql = "SELECT COALESCE(SUM(received_count), 0) FROM sender WHERE run_id = ?"
+    [(count,)] = rows_of(connection, sql, run_id)
+    return int(count)
+
+
+def stored_bytes_of(connection: apsw.Connection, client: str) -> int:
+    """Return the bytes of a client's chunks in all of its runs that are not swept."""
+    row = row_of(connection, "SELECT bytes FROM kept WHERE client = ?", client)
+    return row[0] if row else 0
+
+
+def _taken(connection: apsw.Connection, run: Run, config: Config) -> Taken | None:
+    """Return what the client of a run takes. None: nobody made it known, so it has no quotas."""
+    row = row_of(connection, "SELECT quotas FROM client WHERE client = ?", run.client)
+    if row is None:
+        return None
+    quotas = Quotas(**json.loads(row[0]))
+    return Taken(
+        run_chunks=run_chunks_of(connection, run.run_id),
+        run_chunks_max=quotas.run_chunks or config.client_run_chunks,
+        stored_bytes=stored_bytes_of(connection, run.client),
+        stored_bytes_max=quotas.stored_bytes or config.client_stored_bytes,
     )
 
 
@@ -260,6 +293,7 @@ class IntakePart(Part):
             run = lock_run(connection, run_id)
             known = sender_of(connection, run_id, table=chunk.table, sender=chunk.sender)
             facts = chunk_facts(connection, run, chunk, known)
+            facts = replace(facts, taken=_taken(connection, run, self._config))
             if not rule(chunk, facts):
                 return False
             require_state(run, RunState.OPEN)

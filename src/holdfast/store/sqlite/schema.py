@@ -28,6 +28,7 @@ from holdfast.config import Config
 from holdfast.errors import Damaged, HoldfastError, StoreNewer
 from holdfast.store.rows import CLOSED_STATES, RunState
 from holdfast.store.sqlite.connection import Database
+from holdfast.store.sqlite.counts import COUNTS, KEPT
 
 APPLICATION_ID = 0x484F4C44
 """`HOLD`: tells a Holdfast store from any other SQLite file."""
@@ -326,71 +327,6 @@ CREATE TABLE external_piece (
 ) STRICT, WITHOUT ROWID;
 """
 
-_COUNTS = """
-ALTER TABLE sender ADD COLUMN received_count INTEGER NOT NULL DEFAULT 0
-    CHECK (received_count >= 0);
-ALTER TABLE sender ADD COLUMN applied_count INTEGER NOT NULL DEFAULT 0
-    CHECK (applied_count BETWEEN 0 AND received_count);
-ALTER TABLE sender ADD COLUMN stored_bytes INTEGER NOT NULL DEFAULT 0 CHECK (stored_bytes >= 0);
-ALTER TABLE sender ADD COLUMN backlog_bytes INTEGER NOT NULL DEFAULT 0 CHECK (backlog_bytes >= 0);
-ALTER TABLE external_total ADD COLUMN received_count INTEGER NOT NULL DEFAULT 0
-    CHECK (received_count >= 0);
-
-UPDATE sender SET (received_count, stored_bytes, backlog_bytes) = (
-    SELECT COUNT(*), COALESCE(SUM(size) FILTER (WHERE kind = 'blob'), 0), COALESCE(SUM(size), 0)
-    FROM chunk WHERE chunk.run_id = sender.run_id AND chunk.tbl = sender.tbl
-    AND chunk.sender = sender.sender);
-UPDATE sender SET (applied_count, backlog_bytes) = (
-    SELECT COUNT(*), sender.backlog_bytes - COALESCE(SUM(size), 0)
-    FROM applied JOIN chunk USING (run_id, tbl, sender, ordinal)
-    WHERE applied.run_id = sender.run_id AND applied.segment = sender.segment
-    AND applied.tbl = sender.tbl AND applied.sender = sender.sender);
-UPDATE external_total SET received_count = (
-    SELECT COUNT(*) FROM external_piece
-    WHERE external_piece.run_id = external_total.run_id
-    AND external_piece.series = external_total.series);
-
-CREATE TRIGGER chunk_is_counted AFTER INSERT ON chunk BEGIN
-    UPDATE sender SET received_count = received_count + 1,
-        stored_bytes = stored_bytes + iif(NEW.kind = 'blob', NEW.size, 0),
-        backlog_bytes = backlog_bytes + NEW.size
-    WHERE run_id = NEW.run_id AND tbl = NEW.tbl AND sender = NEW.sender;
-END;
-CREATE TRIGGER applied_is_counted AFTER INSERT ON applied BEGIN
-    UPDATE sender SET applied_count = applied_count + 1,
-        backlog_bytes = backlog_bytes - (
-            SELECT size FROM chunk WHERE run_id = NEW.run_id AND tbl = NEW.tbl
-            AND sender = NEW.sender AND ordinal = NEW.ordinal)
-    WHERE run_id = NEW.run_id AND tbl = NEW.tbl AND sender = NEW.sender;
-END;
-CREATE TRIGGER external_piece_is_counted AFTER INSERT ON external_piece BEGIN
-    UPDATE external_total SET received_count = received_count + 1
-    WHERE run_id = NEW.run_id AND series = NEW.series;
-END;
-"""
-"""Counted as rows come, so that nobody counts them again. Only a sweep takes rows away, all of a
-run's at once, and the counts with them (`watch.clear_run`)."""
-
-MISCOUNTED = """
-SELECT run_id, tbl FROM sender
-WHERE (received_count, stored_bytes, backlog_bytes + COALESCE((
-    SELECT SUM(size) FROM applied JOIN chunk USING (run_id, tbl, sender, ordinal)
-    WHERE applied.run_id = sender.run_id AND applied.segment = sender.segment
-    AND applied.tbl = sender.tbl AND applied.sender = sender.sender), 0)) <> (
-    SELECT COUNT(*), COALESCE(SUM(size) FILTER (WHERE kind = 'blob'), 0), COALESCE(SUM(size), 0)
-    FROM chunk WHERE chunk.run_id = sender.run_id AND chunk.tbl = sender.tbl
-    AND chunk.sender = sender.sender)
-OR applied_count <> (
-    SELECT COUNT(*) FROM applied
-    WHERE applied.run_id = sender.run_id AND applied.segment = sender.segment
-    AND applied.tbl = sender.tbl AND applied.sender = sender.sender)
-UNION ALL SELECT run_id, series FROM external_total WHERE received_count <> (
-    SELECT COUNT(*) FROM external_piece
-    WHERE external_piece.run_id = external_total.run_id
-    AND external_piece.series = external_total.series)
-"""
-"""Senders and series whose counts are not those of their rows: somebody else wrote to the file."""
-
 _FORWARDS = """
 CREATE TABLE run_shards (
     run_id TEXT PRIMARY KEY REFERENCES run (run_id),
@@ -419,9 +355,10 @@ CREATE INDEX watch_by_mark ON watch (mark, has_queues, since_ms) WHERE is_cleare
 MIGRATIONS: tuple[str, ...] = (
     _RUNS + _WORK + _TOPICS,
     _CLIENTS + _NOTICES,
-    _COUNTS,
+    COUNTS,
     _FORWARDS,
     _WATCHING,
+    KEPT,
 )
 
 
