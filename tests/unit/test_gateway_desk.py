@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +20,7 @@ from tests.service.door import CSV, checksum
 from holdfast._base.clock import SystemClock
 from holdfast._base.ids import RunId
 from holdfast.engine.state import Shared, share
-from holdfast.errors import BacklogFull, QuotaReached, StorageFailed
+from holdfast.errors import BacklogFull, DiskFull, HoldfastError, QuotaReached, StorageFailed
 from holdfast.gateway import runs, serve
 from holdfast.gateway.app import make_app
 from holdfast.gateway.desk import Desk
@@ -137,8 +139,11 @@ def test_an_upload_that_cannot_be_judged_leaves_no_blob(
 class _Failing:
     """A store of which one question fails for the first times."""
 
-    def __init__(self, store: Store, name: str, times: int) -> None:
+    def __init__(
+        self, store: Store, name: str, times: int, error: HoldfastError | None = None
+    ) -> None:
         self._store, self._name, self._left = store, name, times
+        self._error = error or StorageFailed(path="p", error="e")
 
     def __getattr__(self, name: str) -> Any:
         if name != self._name or not self._left:
@@ -146,7 +151,7 @@ class _Failing:
         self._left -= 1
 
         def fail(*_: object, **__: object) -> None:
-            raise StorageFailed(path="p", error="e")
+            raise self._error
 
         return fail
 
@@ -282,6 +287,41 @@ def test_a_page_ends_early_after_many_chunks(scene: Scene, monkeypatch: pytest.M
             assert [run["run"] for run in first["runs"]] == made[:1]
             rest = (await client.get("/v1/runs", params={"after": first["next"]})).json()
             assert [run["run"] for run in rest["runs"]] == made[1:]
+
+    asyncio.run(ask())
+
+
+class _FullLog(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+
+def test_an_upload_for_which_the_store_has_no_room_leaves_no_blob(scene: Scene) -> None:
+    """Each try would leave one: as large as what somebody just made room for."""
+    store = scene.desk.store
+    scene.desk.store = cast(Any, _Failing(store, "bind_chunk", 1, DiskFull(path="p")))
+
+    async def ask() -> None:
+        async with scene.asking() as client:
+            run = await create(client)
+            answer = await put(client, run)
+            assert (answer.status_code, answer.json()["code"]) == (507, "DISK_FULL")
+            assert scene.blobs() == []
+            assert (await put(client, run)).status_code == 201
+
+    asyncio.run(ask())
+
+
+def test_a_log_that_cannot_be_written_changes_no_answer(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask() -> None:
+        async with scene.asking() as client:
+            run = await create(client)
+            scene.desk.documents = cast(Any, _Unjudged(DiskFull(path="p")))
+            monkeypatch.setattr("sys.stderr", _FullLog())
+            answer = await put(client, run)
+        assert (answer.status_code, answer.json()["code"]) == (507, "DISK_FULL")
 
     asyncio.run(ask())
 

@@ -23,6 +23,7 @@ from holdfast.blobs.contract import BlobInfo
 from holdfast.engine.barrier import is_complete
 from holdfast.errors import (
     BodyTooLarge,
+    DiskFull,
     FormatRefused,
     HoldfastError,
     RunUnknown,
@@ -136,16 +137,27 @@ async def _put(
     with desk.upload(client, look, UPLOADS_AT_ONCE) as room:
         info = await _receive(desk, run_id, chunk, body, room)
         looked = await _looked(desk, chunk, info)
-        is_new = await desk.write(
+        is_new = await _bound(desk, run_id, chunk, info, looked)
+    use.stored += info.size
+    use.backlog += 0 if look.whole else info.size
+    desk.counts.chunk_bytes += info.size
+    return replace(chunk, size=info.size), is_new
+
+
+async def _bound(desk: Desk, run_id: RunId, chunk: Chunk, info: BlobInfo, looked: Looked) -> bool:
+    """Bind an upload; False: its chunk was there. If the store has no room, it is removed."""
+    try:
+        return await desk.write(
             bind_upload,
             *(desk.store, desk.blobs, run_id, chunk, info),
             barrier=is_complete,
             looked=looked,
         )
-    use.stored += info.size
-    use.backlog += 0 if look.whole else info.size
-    desk.counts.chunk_bytes += info.size
-    return replace(chunk, size=info.size), is_new
+    except DiskFull:
+        # The transaction was undone, and there is no room for the mark of a condemned blob either.
+        # Kept until its run is swept, it would take what others make room for.
+        await desk.disk(desk.blobs.delete, info.name)
+        raise
 
 
 async def _looked(desk: Desk, chunk: Chunk, info: BlobInfo) -> Looked:

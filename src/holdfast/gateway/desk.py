@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
@@ -235,9 +235,12 @@ class Room:
 
 
 def say(text: str) -> None:
-    """Write a line for the operator."""
-    sys.stderr.write(f"{' '.join(text.split())}\n")
-    sys.stderr.flush()
+    """Write a line for the operator, if it can be written: the log may be on the disk that is full,
+    and whoever asked is answered all the same.
+    """
+    with suppress(OSError):
+        sys.stderr.write(f"{' '.join(text.split())}\n")
+        sys.stderr.flush()
 
 
 async def _in(pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
