@@ -121,6 +121,11 @@ class Config:
     """Failed attempts after which a run is FAILED. Fewer: a passing fault ends a run. More: a
     stage that always fails is paid for that often."""
 
+    spark_losses_max: int = _number(10, 1, 1000)
+    """Times that Spark may die under one work before its run is FAILED. Fewer: a machine that is
+    short of memory for a while, or somebody's `kill -9`, ends a run that nothing is wrong with.
+    More: a work that always kills Spark costs its time, and a start of Spark, that often."""
+
     transaction_wait_s: float = _number(60.0, 0.001, 3600.0)
     """How long a store transaction waits for another process's. Transactions take milliseconds;
     a longer wait means that the other one hangs."""

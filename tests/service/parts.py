@@ -6,6 +6,7 @@ one incarnation of one part is armed, and its successor is not, or with another 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.service.coffee_clients import Points
-from tests.service.processes import Process, until
+from tests.service.processes import Process, children_of, until
 
 from holdfast._base.crashpoint import recorded
 
@@ -77,6 +78,32 @@ class Part:
         self.points.waiting = shuffled(passed, draw)
         self.kill()
         return sorted(passed)
+
+
+class Spark:
+    """Spark's processes below an engine: the child that drives it, and its JVM."""
+
+    def __init__(self, engine: Part, draw: random.Random) -> None:
+        self._engine, self._draw = engine, draw
+
+    def kill(self) -> bool:
+        """Kill one of them. False: there is none at this moment."""
+        assert self._engine.process is not None
+        found = [pid for pid in children_of(self._engine.process.pid) if _drives(pid)]
+        if not found:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._draw.choice(found), signal.SIGKILL)
+        return True
+
+
+def _drives(pid: int) -> bool:
+    """Tell it from the workers, whose death Spark itself sees to."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return words[0].endswith(b"java") or b"holdfast.spark.child" in words
 
 
 class Parts:

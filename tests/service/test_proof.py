@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from tests.receiver import Receiver, receiving
 from tests.service.coffee_clients import Points, Shop, Visit, add_client, make_shops
-from tests.service.parts import Part, Parts, seed_of, shuffled
+from tests.service.parts import Part, Parts, Spark, seed_of, shuffled
 from tests.service.processes import until
 
 SHOPS = 5
@@ -172,21 +172,26 @@ def _tell(scene: Scene) -> None:
 
 
 KILLS = 12
+SPARK_EVERY = 4
+"""Every so many kills it is Spark alone: its engine lives on, and does the works again."""
 
 
 @pytest.mark.timeout(1500)
 def test_random_kills_under_load_change_no_answer(scene: Scene) -> None:
     """Any part, Spark's processes or a client, at any moment; the seed tells which."""
     draw = random.Random(seed_of("the random kills"))
-    kills = 0
+    spark, kills = Spark(scene.parts.engine, draw), 0
     pause = threading.Event()
     while kills < KILLS:
         visits = scene.begin_round()
         while kills < KILLS and any(not visit.run for visit in visits):
             pause.wait(draw.uniform(0.1, 2.5))
             victims: list[Part | Visit] = [*scene.parts.all, *visits]
-            draw.choice(victims).kill()
             kills += 1
+            if kills % SPARK_EVERY == 0:
+                until("one of Spark's processes is there, and is killed", spark.kill)
+            else:
+                draw.choice(victims).kill()
         scene.finish_round(visits)
     _tell(scene)
     scene.check_notices()

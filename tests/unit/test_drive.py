@@ -29,6 +29,7 @@ from tests.unit.plain_runs import (
 
 from holdfast import Pipeline
 from holdfast._base.intervals import Intervals
+from holdfast.config import Config
 from holdfast.engine.events import Event, EventKind
 from holdfast.engine.executor import BatchWork, SeriesWork
 from holdfast.engine.state import look
@@ -50,6 +51,7 @@ from holdfast.queries import verify
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
 from holdfast.store.reasons import REASON_CHARACTERS_MAX
 from holdfast.store.rows import RunState
+from holdfast.testing.plain import PlainExecutor
 
 Work = BatchWork | SeriesWork
 
@@ -320,6 +322,61 @@ def test_failures_are_counted_across_processes_and_interruptions_are_not(tmp_pat
     with pytest.raises(RunFailed):
         tiny(tmp_path, before=before)
     assert errors == []
+
+
+@pytest.mark.parametrize("kind", [BatchWork, SeriesWork])
+def test_a_spark_that_is_lost_now_and_then_fails_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Work]
+) -> None:
+    """As often as is allowed but once, and twice a fault of the stage: the answers are right."""
+    monkeypatch.setattr(PlainExecutor, "replaceable", True)
+    write_sales(tmp_path)
+    losses = Config().spark_losses_max - 1
+    errors: list[Exception] = [*([SparkLost(error="gone")] * losses), FLAW, FLAW]
+    seen: list[Work] = []
+
+    def before(work: Work) -> None:
+        first = isinstance(work, kind) and (not seen or work.directory.startswith(of(seen[0])))
+        if first:
+            seen.append(work)
+            if errors:
+                raise errors.pop(0)
+
+    report = tiny(tmp_path, before=before, config=replace(SMALL, batch_bytes=1000))
+    assert errors == []
+    assert (report.state, report.failed_attempts) == (RunState.DONE, losses + 2)
+    with stored(tmp_path) as (store, run):
+        works = [work for work in store.list_work(run.run_id) if work.failures]
+        assert [(work.failures, work.losses) for work in works] == [(losses + 2, losses)]
+    assert verify(tmp_path / "state", tmp_path / "out").findings == ()
+
+
+def of(work: Work) -> str:
+    """Return the directory of a work: the parent of those of its attempts."""
+    return f"{Path(work.directory).parent}/"
+
+
+@pytest.mark.parametrize("kind", [BatchWork, SeriesWork])
+def test_a_work_that_kills_spark_each_time_fails_its_run_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Work]
+) -> None:
+    """Also if the command is started again in between: the count is durable."""
+    monkeypatch.setattr(PlainExecutor, "replaceable", True)
+    write_sales(tmp_path)
+    lost, config = SparkLost(error="gone"), replace(SMALL, spark_losses_max=5)
+    errors: list[Exception] = [lost, lost, lost, DiskFull(path="x"), lost, lost]
+
+    def before(work: Work) -> None:
+        if isinstance(work, kind) and (kind is BatchWork or getattr(work, "name", "") == "report"):
+            raise errors.pop(0)
+
+    with pytest.raises(DiskFull):
+        tiny(tmp_path, before=before, config=config)
+    with pytest.raises(RunFailed) as caught:
+        tiny(tmp_path, before=before, config=config)
+    assert errors == []
+    assert state_of(tmp_path) == (RunState.FAILED, caught.value.reason)
+    assert str(lost) in caught.value.reason
 
 
 @pytest.mark.parametrize(

@@ -101,11 +101,15 @@ COUNTED = (
     "SELECT * FROM external_total ORDER BY series",
     "SELECT * FROM kept ORDER BY client",
 )
-TO_VERSION_2 = (
+FROM_VERSION_4 = (
+    "ALTER TABLE attempt DROP COLUMN lost",
     "DROP TRIGGER run_is_swept",
     "DROP TRIGGER chunk_is_kept",
     "DROP TABLE kept",
     "DROP INDEX watch_by_mark",
+)
+TO_VERSION_2 = (
+    *FROM_VERSION_4,
     "DROP TABLE owed_end",
     "DROP TABLE run_shards",
     "DROP TRIGGER chunk_is_counted",
@@ -163,7 +167,7 @@ def test_runs_that_ended_before_ends_were_kept_are_watched(path: Path) -> None:
         path,
         "DELETE FROM watch WHERE run_id = 'unseen'",
         "UPDATE watch SET mark = 'OPEN/1' WHERE run_id = 'seen'",
-        "DROP INDEX watch_by_mark",
+        *FROM_VERSION_4,
         "PRAGMA user_version = 4",
     )
     store = SqliteStore.open(path)

@@ -3,7 +3,8 @@
 | what failed | then |
 | --- | --- |
 | the environment: disk, Java, a former owner, a changed input | the run stays; raise |
-| Spark itself, in a process of ours | a failed attempt; a new process tries again |
+| Spark itself, in a process of ours | a failed attempt; a new process tries again, FAILED after
+| | `spark_losses_max`: what kills Spark each time is the work |
 | Spark itself, in the caller's session | the run stays; raise |
 | a user's stage | a failed attempt; try again, FAILED after `attempts_max` |
 | rows, columns or code that will fail again | FAILED at once |
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from holdfast.config import Config
 from holdfast.errors import (
     BadRows,
     HeaderWrong,
@@ -22,6 +24,7 @@ from holdfast.errors import (
     StageFailed,
     StageInvalid,
 )
+from holdfast.store.rows import Work
 
 
 class Verdict(StrEnum):
@@ -29,14 +32,17 @@ class Verdict(StrEnum):
 
     RAISE = "raise"
     COUNT = "count"
+    LOST = "lost"
     FAIL = "fail"
 
 
 def judge(error: HoldfastError, *, replaceable: bool) -> Verdict:
-    """Say what an error of an executor means: raise it, count it, or fail the run at once."""
+    """Say what an error of an executor means: raise it, count it (as a failure, or as a Spark that
+    was lost), or fail the run at once.
+    """
     match error:
         case SparkLost():
-            return Verdict.COUNT if replaceable else Verdict.RAISE
+            return Verdict.LOST if replaceable else Verdict.RAISE
         case StageFailed():
             return Verdict.COUNT
         case BadRows() | HeaderWrong() | StageInvalid():
@@ -45,6 +51,11 @@ def judge(error: HoldfastError, *, replaceable: bool) -> Verdict:
             return Verdict.RAISE
 
 
-def is_exhausted(failures: int, attempts_max: int) -> bool:
-    """Tell whether a work has failed so often that its run fails."""
-    return failures >= attempts_max
+def is_exhausted(work: Work, config: Config) -> bool:
+    """Tell whether a work has failed so often that its run fails.
+
+    A lost Spark speaks less against the work than an error of its own: most often it is the machine
+    or somebody's `kill -9`.
+    """
+    own = work.failures - work.losses
+    return own >= config.attempts_max or work.losses >= config.spark_losses_max

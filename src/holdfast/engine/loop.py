@@ -145,7 +145,7 @@ class Engine:
     def _take_up(self, work: Work) -> None:
         if work.attempts:
             self._tell(EventKind.RESUMED, work)
-        if is_exhausted(work.failures, self._config.attempts_max):
+        if is_exhausted(work, self._config):
             self._fail(work.plan.run_id, work.error or "too many failed attempts")
 
     def _plan_next(
@@ -316,10 +316,12 @@ class Engine:
         if verdict is Verdict.RAISE:
             raise error
         crashpoint("engine.fail.before")
-        failures = self._store.fail_attempt(self._fence, work.plan.work_id, attempt, str(error))
+        work = self._store.fail_attempt(
+            self._fence, work.plan.work_id, attempt, str(error), lost=verdict is Verdict.LOST
+        )
         crashpoint("engine.fail.after")
         self._tell(EventKind.FAILED_ATTEMPT, work, detail=str(error))
-        if verdict is Verdict.FAIL or is_exhausted(failures, self._config.attempts_max):
+        if verdict is Verdict.FAIL or is_exhausted(work, self._config):
             self._fail(work.plan.run_id, str(error), error)
 
     def fail_damaged(self, run_id: RunId, damage: Damaged) -> None:

@@ -178,10 +178,13 @@ class WorkStore(Protocol):
         The run's state is checked as in `commit_work`.
         """
 
-    def fail_attempt(self, fence: Fence, work_id: BatchId, attempt: int, error: str) -> int:
-        """Record that an attempt failed; returns how many of this work's attempts failed.
+    def fail_attempt(
+        self, fence: Fence, work_id: BatchId, attempt: int, error: str, *, lost: bool = False
+    ) -> Work:
+        """Record that an attempt failed; returns the work, with how many of its attempts failed.
 
-        An attempt that neither failed nor committed was interrupted, and counts for nothing.
+        `lost`: whoever did it was lost, which is counted apart as well. An attempt that neither
+        failed nor committed was interrupted, and counts for nothing.
         """
 
     def commit_work(self, fence: Fence, commit: Commit, barrier: BarrierRule) -> None:

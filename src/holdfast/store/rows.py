@@ -275,6 +275,8 @@ class Work:
     error: str | None
     pieces: int = 0
     """How many pieces of results its commit appended."""
+    losses: int = 0
+    """How many of the failures were the loss of whoever did the work."""
 
 
 @dataclass(frozen=True, slots=True)

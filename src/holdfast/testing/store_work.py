@@ -84,12 +84,13 @@ def check_attempts_are_counted_before_they_begin(connect: Connect) -> None:
     work = scene.plan("w", chunk(1)).plan.work_id
     assert store.start_attempt(scene.fence, work) == 1
     assert store.start_attempt(scene.fence, work) == 2
-    assert store.fail_attempt(scene.fence, work, 2, "first") == 1
-    assert store.fail_attempt(scene.fence, work, 2, "again") == 1
+    assert store.fail_attempt(scene.fence, work, 2, "first").failures == 1
+    assert store.fail_attempt(scene.fence, work, 2, "again").failures == 1
     assert store.start_attempt(scene.fence, work) == 3
-    assert store.fail_attempt(scene.fence, work, 3, "second") == 2
+    failed = store.fail_attempt(scene.fence, work, 3, "second", lost=True)
     (found,) = store.list_work(RUN)
-    assert (found.attempts, found.failures, found.error) == (3, 2, "second")
+    assert found == failed
+    assert (found.attempts, found.failures, found.losses, found.error) == (3, 2, 1, "second")
     error_of(InvariantViolated, lambda: store.fail_attempt(scene.fence, work, 9, "never began"))
 
 

@@ -352,6 +352,11 @@ CREATE INDEX watch_by_mark ON watch (mark, has_queues, since_ms) WHERE is_cleare
 """  # noqa: S608 - constants only
 """From here on whoever ends a run writes its mark, so nobody looks for runs that ended."""
 
+_LOSSES = """
+ALTER TABLE attempt ADD COLUMN lost INTEGER NOT NULL DEFAULT 0
+    CHECK (lost IN (0, 1) AND (lost = 0 OR outcome = 'failed'));
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     _RUNS + _WORK + _TOPICS,
     _CLIENTS + _NOTICES,
@@ -359,6 +364,7 @@ MIGRATIONS: tuple[str, ...] = (
     _FORWARDS,
     _WATCHING,
     KEPT,
+    _LOSSES,
 )
 
 

@@ -52,6 +52,7 @@ SELECT work_id, run_id, kind, segment, name, number, topic_offset, committed_att
     pieces,
     (SELECT COUNT(*) FROM attempt WHERE attempt.work_id = work.work_id),
     (SELECT COUNT(*) FROM attempt WHERE attempt.work_id = work.work_id AND outcome = 'failed'),
+    (SELECT COUNT(*) FROM attempt WHERE attempt.work_id = work.work_id AND lost),
     (SELECT error FROM attempt WHERE attempt.work_id = work.work_id AND outcome = 'failed'
      ORDER BY attempt DESC LIMIT 1)
 FROM work
@@ -87,10 +88,10 @@ ORDER BY number
 
 def _work_from(connection: apsw.Connection, row: tuple[Any, ...]) -> Work:
     work_id, run_id, kind, segment, name, number, offset, committed, pieces, *tried = row
-    attempts, failed, error = tried
+    attempts, failed, lost, error = tried
     chunks = tuple(chunk_from(chunk) for chunk in rows_of(connection, _PLANNED, work_id))
     plan = Plan(work_id, run_id, WorkKind(kind), segment, name, chunks, Offset(offset))
-    return Work(plan, number, bool(committed), attempts, failed, error, pieces)
+    return Work(plan, number, bool(committed), attempts, failed, error, pieces, lost)
 
 
 def _find_work(connection: apsw.Connection, work_id: BatchId) -> Work | None:
@@ -262,22 +263,25 @@ class WorkPart(Part):
             invariant(not work.committed, f"work {work_id} is committed already")
             attempt = work.attempts + 1
             connection.execute(
-                "INSERT INTO attempt VALUES (?, ?, 'started', NULL)", (work_id, attempt)
+                "INSERT INTO attempt (work_id, attempt, outcome) VALUES (?, ?, 'started')",
+                (work_id, attempt),
             )
         return attempt
 
-    def fail_attempt(self, fence: Fence, work_id: BatchId, attempt: int, error: str) -> int:
-        """Record that an attempt failed; returns how many of this work's attempts failed."""
+    def fail_attempt(
+        self, fence: Fence, work_id: BatchId, attempt: int, error: str, *, lost: bool = False
+    ) -> Work:
+        """Record that an attempt failed; returns the work, with how many of its attempts failed."""
         with self._database.transaction() as connection:
             hold_fence(connection, fence)
             connection.execute(
-                """UPDATE attempt SET outcome = 'failed', error = ?
+                """UPDATE attempt SET outcome = 'failed', error = ?, lost = ?
                    WHERE work_id = ? AND attempt = ? AND outcome <> 'committed'""",
-                (error, work_id, attempt),
+                (error, int(lost), work_id, attempt),
             )
             what = f"attempt {attempt} of work {work_id} is committed, or never began"
             invariant(connection.changes() == 1, what)
-            return _get_work(connection, work_id).failures
+            return _get_work(connection, work_id)
 
     def commit_work(self, fence: Fence, commit: Commit, barrier: BarrierRule) -> None:
         """Make an attempt's outcome visible, as one transaction; steps as in the contract."""
