@@ -115,7 +115,8 @@ class Config:
 
     works_at_once: int = _number(2, 1, 64)
     """Works of different runs that a service's engine has under way together. Fewer: cores idle
-    while Spark plans, or waits for the last task of a job. More: they share the same memory."""
+    while Spark plans, or waits for the last task of a job. More: they share the same memory.
+    Results of large runs never have the last one; with 1, everybody waits for a large result."""
 
     attempts_max: int = _number(3, 1, 1000)
     """Failed attempts after which a run is FAILED. Fewer: a passing fault ends a run. More: a

@@ -172,6 +172,33 @@ def test_a_small_run_ends_while_a_large_one_is_far_from_it(floor: Floor) -> None
     check(floor.root, floor.store, "large", rows=500)
 
 
+def test_a_small_client_is_done_while_large_results_of_two_others_take_their_time(
+    floor: Floor,
+) -> None:
+    """There are two places, and two results that cannot be divided and do not end before."""
+    small_is_done = threading.Event()
+    begun: list[str] = []
+
+    def before(work: BatchWork | SeriesWork) -> None:
+        if isinstance(work, SeriesWork) and not is_of(work, "small"):
+            begun.append(work.directory)
+            assert small_is_done.wait(60)
+
+    for client in ("a", "b"):
+        hand_in(floor.shared, client, rows=500)
+    floor.start(before, config=replace(SMALL, batch_bytes=4000))
+    until(
+        "results are all that is left", lambda: set(states(floor.store).values()) == {"FORWARDING"}
+    )
+    until("one is begun", lambda: bool(begun))
+    hand_in(floor.shared, "small", rows=20)
+    until("it is complete", lambda: states(floor.store)["small"] == RunState.COMPLETING, 30)
+    small_is_done.set()
+    floor.until_states(a="COMPLETING", b="COMPLETING", small="COMPLETING")
+    for client, rows in {"a": 500, "b": 500, "small": 20}.items():
+        check(floor.root, floor.store, client, rows=rows)
+
+
 def test_several_works_are_under_way_and_never_two_of_one_run(floor: Floor) -> None:
     meet = threading.Barrier(2, timeout=20)
     met = threading.Event()

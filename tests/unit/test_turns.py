@@ -12,11 +12,32 @@ from holdfast.engine.turns import TURN_BYTES_MIN, Turns
 from holdfast.store.rows import ReadyRun
 
 MIB = 1 << 20
+SHORT = 16 * MIB
 
 
 def run(name: str) -> ReadyRun:
     """Return a run whose client is the first letter of its name."""
     return ReadyRun(RunId(name), name[0])
+
+
+def result(name: str, size: int = 1 << 30) -> ReadyRun:
+    """Return a run of which only the results are left."""
+    return ReadyRun(RunId(name), name[0], undivided_bytes=size)
+
+
+def turns_of(places: int = 2) -> Turns:
+    return Turns(places=places, short_bytes=SHORT)
+
+
+def begun(turns: Turns, candidates: list[ReadyRun], places: int = 2) -> list[str]:
+    """Return who gets the places that are free, in order."""
+    found = []
+    while turns.under_way < places:
+        chosen = turns.choose(candidates, 0.0)
+        if chosen is None:
+            break
+        found.append(str(chosen.run_id))
+    return found
 
 
 def served(turns: Turns, candidates: list[ReadyRun], count: int, size: int) -> list[str]:
@@ -32,7 +53,7 @@ def served(turns: Turns, candidates: list[ReadyRun], count: int, size: int) -> l
 
 def test_who_comes_late_is_served_next_and_owes_nothing() -> None:
     """1 MB beside 10 GB: the small one has its turns at once, and the large one goes on."""
-    turns = Turns()
+    turns = turns_of()
     served(turns, [run("a")], 50, 64 * MIB)
     both = [run("a"), run("b")]
     first = served(turns, both, 6, 64 * MIB)
@@ -41,7 +62,7 @@ def test_who_comes_late_is_served_next_and_owes_nothing() -> None:
 
 
 def test_time_away_earns_nothing() -> None:
-    turns = Turns()
+    turns = turns_of()
     served(turns, [run("a"), run("b")], 10, 64 * MIB)
     served(turns, [run("a")], 50, 64 * MIB)
     back = served(turns, [run("a"), run("b")], 10, 64 * MIB)
@@ -49,7 +70,7 @@ def test_time_away_earns_nothing() -> None:
 
 
 def test_many_runs_of_one_client_share_its_part() -> None:
-    turns = Turns()
+    turns = turns_of()
     candidates = [run("a1"), run("a2"), run("a3"), run("b1")]
     counts = Counter(served(turns, candidates, 60, 64 * MIB))
     assert counts["b1"] == 30
@@ -58,7 +79,7 @@ def test_many_runs_of_one_client_share_its_part() -> None:
 
 def test_tiny_turns_are_not_free() -> None:
     """A client of tiny runs gets its share of turns, not all of them."""
-    turns = Turns()
+    turns = turns_of()
     counts: Counter[str] = Counter()
     for _ in range(100):
         chosen = turns.choose([run("a"), run("b")], 0.0)
@@ -69,14 +90,14 @@ def test_tiny_turns_are_not_free() -> None:
 
 
 def test_weights() -> None:
-    turns = Turns()
+    turns = turns_of()
     heavy = ReadyRun(RunId("a"), "a", weight=3)
     counts = Counter(served(turns, [heavy, run("b")], 80, 64 * MIB))
     assert counts == {"a": 60, "b": 20}
 
 
 def test_a_run_has_one_turn_at_a_time_and_a_second_place_goes_to_another_client() -> None:
-    turns = Turns()
+    turns = turns_of()
     candidates = [run("a1"), run("a2"), run("b1")]
     chosen = [turns.choose(candidates, 0.0) for _ in range(4)]
     names = [one.run_id if one else None for one in chosen]
@@ -88,7 +109,7 @@ def test_a_run_has_one_turn_at_a_time_and_a_second_place_goes_to_another_client(
 
 
 def test_who_has_nothing_to_do_rests_longer_each_time_and_wakes() -> None:
-    turns = Turns()
+    turns = turns_of()
     now_s, rests = 0.0, []
     for _ in range(8):
         began_s = now_s
@@ -103,7 +124,7 @@ def test_who_has_nothing_to_do_rests_longer_each_time_and_wakes() -> None:
 
 
 def test_work_ends_a_rest() -> None:
-    turns = Turns()
+    turns = turns_of()
     for _ in range(5):
         assert turns.choose([run("a")], 100.0) is not None
         turns.end(RunId("a"), None, 0.0)
@@ -113,7 +134,7 @@ def test_work_ends_a_rest() -> None:
 
 
 def test_a_run_that_is_troubled_is_left_alone_and_keeps_nobody_up() -> None:
-    turns = Turns()
+    turns = turns_of()
     chosen = turns.choose([run("a")], 0.0)
     assert chosen is not None
     turns.end(chosen.run_id, None, 0.0)
@@ -125,11 +146,56 @@ def test_a_run_that_is_troubled_is_left_alone_and_keeps_nobody_up() -> None:
 
 
 def test_a_turn_is_short_while_others_wait() -> None:
-    turns = Turns()
+    turns = turns_of()
     chosen = turns.choose([run("a"), run("b")], 0.0)
     assert chosen is not None
     assert turns.is_contended([run("a"), run("b")], chosen)
     assert not turns.is_contended([chosen], chosen)
+
+
+def test_a_small_client_finds_a_place_beside_the_large_results_of_all_others() -> None:
+    """Whatever it brings, a batch or a result: it waits for short turns only."""
+    large = [result("a1"), result("a2"), result("c1"), result("d1")]
+    for small in (run("b"), result("b", SHORT)):
+        turns = turns_of()
+        assert begun(turns, large) == ["a1"]
+        assert begun(turns, [*large, small]) == ["b"]
+        turns.end(small.run_id, MIB, 0.0)
+        assert begun(turns, large) == []
+
+
+def test_batches_of_a_large_client_leave_no_place_but_a_short_turn_later() -> None:
+    """They are divided: what holds the last place ends soon, and then it is the newcomer's."""
+    turns = turns_of()
+    both = [result("a1"), run("a2"), run("a3")]
+    assert begun(turns, both) == ["a1", "a2"]
+    turns.end(RunId("a2"), SHORT, 0.0)
+    assert begun(turns, [*both, run("b")]) == ["b"]
+
+
+def test_large_results_take_turns_among_themselves_and_all_end() -> None:
+    turns = turns_of(3)
+    large = [result("a1"), result("a2"), result("c1")]
+    assert begun(turns, large, 3) == ["a1", "c1"]
+    turns.end(RunId("a1"), 1 << 30, 0.0)
+    assert begun(turns, large[1:], 3) == ["a2"]
+
+
+def test_a_large_result_is_not_kept_waiting_by_short_turns() -> None:
+    """Short turns are under way all the time, and end one after the other: it has its turn."""
+    turns = turns_of()
+    short = [run("b1"), run("b2"), run("b3")]
+    under_way = begun(turns, short)
+    waiting = [*short, result("a")]
+    for _ in range(3):
+        turns.end(RunId(under_way.pop(0)), SHORT, 0.0)
+        under_way += begun(turns, waiting)
+    assert "a" in under_way
+    assert len(under_way) == 2
+
+
+def test_the_only_place_is_for_whoever_is_next() -> None:
+    assert begun(turns_of(1), [result("a")], 1) == ["a"]
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
@@ -140,23 +206,27 @@ def test_a_turn_is_short_while_others_wait() -> None:
 )
 def test_nobody_falls_behind_by_more_than_a_turn(sizes: list[int], places: int, count: int) -> None:
     """Whatever the sizes of turns: what was done for two clients differs by some turns only,
-    as long as there are fewer places than clients: else everybody is always under way.
+    as long as there are fewer places than clients: else everybody is always under way. A turn
+    lasts as long as it is large.
     """
     places = min(places, len(sizes) - 1)
-    turns = Turns()
+    turns = turns_of(places)
     candidates = [run(chr(ord("a") + n) + str(n)) for n in range(len(sizes))]
     done: Counter[str] = Counter()
-    under_way: list[ReadyRun] = []
+    ends: dict[ReadyRun, int] = {}
+    now = 0
     for _ in range(count):
-        while len(under_way) < places:
+        while len(ends) < places:
             chosen = turns.choose(candidates, 0.0)
             assert chosen is not None
-            under_way.append(chosen)
-        ended = under_way.pop(0)
+            size = max(sizes[ord(chosen.client) - ord("a")], TURN_BYTES_MIN)
+            ends[chosen] = now + size
+        ended = min(ends, key=lambda one: ends[one])
+        now = ends.pop(ended)
         size = max(sizes[ord(ended.client) - ord("a")], TURN_BYTES_MIN)
         done[ended.client] += size
         turns.end(ended.run_id, size, 0.0)
     largest = max(*sizes, TURN_BYTES_MIN)
     ahead = max(done[one.client] for one in candidates)
-    behind = min(done[one.client] for one in candidates if one not in under_way)
-    assert ahead - behind <= (places + 2) * largest
+    behind = min(done[one.client] for one in candidates if one not in ends)
+    assert ahead - behind <= 2 * largest

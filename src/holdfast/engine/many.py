@@ -91,7 +91,7 @@ class ManyRuns:
         self._store, self._engine_of, self._clock = store, engine_of, clock
         self._stop, self._abort, self._tell, self._at_once = stop, abort, tell, at_once
         self._short_bytes = max(1, batch_bytes // _CONTENDED)
-        self._turns = Turns()
+        self._turns = Turns(places=at_once, short_bytes=self._short_bytes)
         self._engines: dict[RunId, Engine] = {}
         self._trouble_s: dict[RunId, float] = {}
         self._ended: SimpleQueue[_Ended] = SimpleQueue()

@@ -8,6 +8,9 @@ much others want, and whoever wants much gets all that nobody else wants.
   earns nothing.
 * A turn costs at least `TURN_BYTES_MIN`, and what is under way counts already: many tiny runs are
   no way around fairness, and one client does not take all places while others wait.
+* Results cannot be divided. Those of runs that were handed in more than a short turn's bytes never
+  have all places: the one that is left is for batches and for the results of small runs. So nobody
+  who wants little waits for the size of somebody else's.
 * A run that had nothing to do rests, a little longer each time.
 """
 
@@ -39,12 +42,16 @@ class _Rest:
 class Turns:
     """The accounts, and who is under way. Used by one thread, with time handed in."""
 
-    def __init__(self) -> None:
-        """Begin with empty accounts."""
+    def __init__(self, *, places: int, short_bytes: int) -> None:
+        """Begin with empty accounts. `places`: how many turns may be under way together;
+        `short_bytes`: the size of a turn that nobody minds waiting for.
+        """
+        # One place is all there is: then whoever is next has it.
+        self._large_max, self._short_bytes = max(1, places - 1), short_bytes
         self._weights: dict[str, int] = {}
         self._clients: dict[str, float] = {}
         self._runs: dict[RunId, float] = {}
-        self._under_way: dict[RunId, str] = {}
+        self._under_way: dict[RunId, ReadyRun] = {}
         self._rests: dict[RunId, _Rest] = {}
 
     @property
@@ -56,14 +63,19 @@ class Turns:
         """Begin the turn of the run that is next. None: nobody can have one now."""
         waiting = [one for one in candidates if one.run_id not in self._under_way]
         self._admit(candidates)
-        awake = [one for one in waiting if self._is_awake(one.run_id, now_s)]
+        is_room = sum(map(self._is_large, self._under_way.values())) < self._large_max
+        awake = [
+            one
+            for one in waiting
+            if self._is_awake(one.run_id, now_s) and (is_room or not self._is_large(one))
+        ]
         if not awake:
             return None
-        busy = Counter(self._under_way.values())
+        busy = Counter(one.client for one in self._under_way.values())
         next_one = min(
             awake, key=lambda one: (self._account(one.client, busy), self._runs[one.run_id])
         )
-        self._under_way[next_one.run_id] = next_one.client
+        self._under_way[next_one.run_id] = next_one
         return next_one
 
     def is_contended(self, candidates: Sequence[ReadyRun], chosen: ReadyRun) -> bool:
@@ -73,7 +85,7 @@ class Turns:
 
     def end(self, run_id: RunId, size: int | None, now_s: float) -> None:
         """End a turn that worked on `size` bytes; None: there was nothing to do."""
-        client = self._under_way.pop(run_id)
+        client = self._under_way.pop(run_id).client
         if size is None:
             before = self._rests.get(run_id)
             length_s = min(2 * before.length_s, _REST_LAST_S) if before else _REST_FIRST_S
@@ -97,13 +109,16 @@ class Turns:
         expected = busy[client] * TURN_BYTES_MIN
         return self._clients[client] + expected / self._weights.get(client, 1)
 
+    def _is_large(self, run: ReadyRun) -> bool:
+        return run.undivided_bytes > self._short_bytes
+
     def _is_awake(self, run_id: RunId, now_s: float) -> bool:
         rest = self._rests.get(run_id)
         return rest is None or now_s >= rest.until_s
 
     def _admit(self, candidates: Sequence[ReadyRun]) -> None:
         """Let those in who were not here before, at the least account; forget who has left."""
-        here = {one.client for one in candidates} | set(self._under_way.values())
+        here = {one.client for one in (*candidates, *self._under_way.values())}
         known = [account for client, account in self._clients.items() if client in here]
         least = min(known, default=0.0)
         self._clients = {client: self._clients.get(client, least) for client in here}

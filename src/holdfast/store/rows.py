@@ -152,6 +152,9 @@ class ReadyRun:
     run_id: RunId
     client: str
     weight: int = 1
+    undivided_bytes: int = 0
+    """What its results are made of: all that was handed in. 0 while chunks are still to be worked
+    on, because those are divided into batches."""
 
 
 @dataclass(frozen=True, slots=True)

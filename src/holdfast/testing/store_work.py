@@ -308,6 +308,7 @@ def check_ready_runs_have_something_to_do(connect: Connect) -> None:
     assert store.list_ready() == []
     scene.end(1)
     assert scene.state() == RunState.FORWARDING
+    ready = [ReadyRun(RUN, "client", 1, undivided_bytes=chunk(1).size)]
     assert store.list_ready() == ready
     store.move_run(scene.fence, RUN, expected="FORWARDING", to="CANCELLED")
     assert store.list_ready() == []

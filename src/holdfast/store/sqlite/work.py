@@ -68,7 +68,8 @@ SELECT {FILE_COLUMNS} FROM work JOIN file USING (work_id)
 WHERE run_id = ? AND output = ? AND kind = 'batch' ORDER BY segment, number, position
 """  # noqa: S608 - constants only
 _READY = """
-SELECT run_id, run.client, COALESCE(weight, 1)
+SELECT run_id, run.client, COALESCE(weight, 1), CASE state WHEN 'OPEN' THEN 0 ELSE (
+    SELECT COALESCE(SUM(stored_bytes), 0) FROM sender WHERE sender.run_id = run.run_id) END
 FROM run LEFT JOIN client ON client.client = run.client
 WHERE state IN ('OPEN', 'FORWARDING', 'RECEIVING') AND run.client <> ''
 AND NOT EXISTS (SELECT 1 FROM external WHERE external.run_id = run.run_id)
