@@ -3,14 +3,16 @@ that lives."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.mounts import small_disk
 
 from holdfast._base.ids import Epoch
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import DiskFull, Fenced, HoldfastError
 from holdfast.store.leases import (
     WITHOUT_LOCK,
     Keeper,
@@ -162,6 +164,44 @@ def test_of_two_that_lost_patience_one_takes_over(make: Make, clock: VirtualCloc
     assert second.try_take() is not None
     assert third.try_take() is None
     second.beat()
+
+
+def test_a_full_disk_is_no_reason_to_stop_until_somebody_else_took_over(
+    clock: VirtualClock, tmp_path: Path
+) -> None:
+    """Beats are refused while it is full, and go on after it."""
+    found: list[HoldfastError] = []
+    refused, beaten, told = threading.Event(), threading.Event(), threading.Event()
+
+    class Watched(Keeper):
+        def beat(self) -> None:
+            try:
+                super().beat()
+            except DiskFull:
+                beaten.clear()
+                refused.set()
+                raise
+            beaten.set()
+
+    def lost(error: HoldfastError) -> None:
+        found.append(error)
+        told.set()
+
+    with small_disk(tmp_path / "disk", 1024) as disk:
+        store = SqliteStore.open(disk.path / "store.sqlite3")
+        keeper = Watched(store, "r", directory=tmp_path, owner="pid 1", clock=clock, patience_s=0.1)
+        assert keeper.try_take() is not None
+        (disk.path / "ballast").write_bytes(bytes(shutil.disk_usage(disk.path).free))
+        with beating(keeper, lost):
+            assert refused.wait(10)
+            disk.resize(2048)
+            assert beaten.wait(10)
+            assert found == []
+            store.take_lease("r", "another")
+            assert told.wait(10)
+        keeper.close()
+        store.close()
+    assert [type(error) for error in found] == [Fenced]
 
 
 def test_a_beat_that_is_refused_says_so_once(

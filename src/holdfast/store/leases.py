@@ -32,7 +32,7 @@ from holdfast._base.clock import Clock
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import FILE_MODE, os_errors
 from holdfast._base.ids import Epoch
-from holdfast.errors import HoldfastError
+from holdfast.errors import DiskFull, HoldfastError
 from holdfast.store.contract import LeaseStore
 from holdfast.store.rows import Fence, Lease
 
@@ -201,6 +201,9 @@ def beating(keeper: Keeper, lost: Callable[[HoldfastError], None]) -> Iterator[N
 
     `lost` is called, in that thread and once, with what ended it: Fenced, or a store that refuses.
     Whoever acts stops then; if it does not, its next effect is refused.
+
+    A full disk ends nothing, however long: nobody else could take over there, and if somebody does
+    as soon as there is room, the next beat is fenced.
     """
     ended = threading.Event()
 
@@ -208,6 +211,8 @@ def beating(keeper: Keeper, lost: Callable[[HoldfastError], None]) -> Iterator[N
         while not ended.wait(keeper.patience_s / BEATS_PER_PATIENCE):
             try:
                 keeper.beat()
+            except DiskFull:
+                continue
             except HoldfastError as error:
                 lost(error)
                 return
