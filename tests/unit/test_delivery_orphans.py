@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -131,10 +131,13 @@ def test_what_did_not_change_is_not_listed_again(
     """A finished run keeps its chunks, for ever where results do not expire."""
     with delivering(tmp_path, KEPT) as scene:
         asked: list[str] = []
-        listed: Callable[[str], object] = scene.blobs.names
-        monkeypatch.setattr(
-            scene.blobs, "names", lambda prefix="": (asked.append(prefix), listed(prefix))[1]
-        )
+        listed = scene.blobs.names
+
+        def names(prefix: str = "") -> Iterator[str]:
+            asked.append(prefix)
+            return listed(prefix)
+
+        monkeypatch.setattr(scene.blobs, "names", names)
         scene.open_run()
         scene.upload(b"bytes")
         scene.run(300)
