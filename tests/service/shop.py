@@ -31,7 +31,13 @@ pipe.input("sales", schema="shop string, amount int")
 
 @pipe.stage
 def checked(sales):
-    assert SparkSession.getActiveSession() is not None
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    # What runs share the cores by: the scheduler's mode, and that of the pool that all jobs are in.
+    jvm = session.sparkContext._jsc.sc()
+    assert jvm.getSchedulingMode().toString() == "FAIR"
+    assert jvm.getPoolForName("default").get().schedulingMode().toString() == "FAIR"
+    assert session.sparkContext.getLocalProperty("spark.scheduler.pool") is None
 
     def refuse(frames):
         for frame in frames:

@@ -65,7 +65,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def test_runs_of_all_formats_side_by_side_and_each_fails_alone(place: Place) -> None:
     """CSV, JSON lines, Parquet and a mixture give the same answer; a stage that raises, a wrong
-    header and a bad row each fail their own run, by name.
+    header and a bad row each fail their own run, by name. The pipeline itself looks at how Spark
+    shares the cores: of no setting would anything else here be different.
     """
     sales = [(f"s{n % 3}", n) for n in range(30)]
     # Two of CSV come first: both meet a session that has not read any.

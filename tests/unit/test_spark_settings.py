@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -12,6 +13,7 @@ from holdfast.spark.settings import (
     Choice,
     Machine,
     choices,
+    fair_choices,
     java_options,
     measure,
     merged,
@@ -69,6 +71,16 @@ def test_the_machine_is_measured() -> None:
     machine = measure()
     assert machine.cores >= 1
     assert 256 << 20 < machine.memory_bytes < 1 << 50
+
+
+def test_jobs_of_several_runs_share_the_cores_evenly() -> None:
+    """Spark's mode alone puts them all into one pool, which takes them one after the other."""
+    settings = merged(fair_choices(), {})
+    assert settings["spark.scheduler.mode"] == "FAIR"
+    path = settings["spark.scheduler.allocation.file"].removeprefix("file://")
+    (pool,) = ElementTree.parse(path).getroot()
+    assert (pool.tag, pool.get("name")) == ("pool", "default")
+    assert pool.findtext("schedulingMode") == "FAIR"
 
 
 def test_every_choice_has_a_name_of_its_own_and_a_reason() -> None:
