@@ -493,7 +493,7 @@ def test_a_backlog_is_worked_off_before_more_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_disk_is_never_filled_by_uploads(tmp_path: Path) -> None:
-    """On a small disk with a floor: 507 in time; the store goes on; room again, uploads again."""
+    """On a small disk with a floor: 429 in time; the store goes on; room again, uploads again."""
     with small_disk(tmp_path / "disk", 16 * 1024) as disk:
         more = {"HOLDFAST_DISK_FLOOR_BYTES": "6MiB"}
         with one_client(disk.path, None, **more) as (gateway, client):
@@ -505,12 +505,12 @@ def test_a_disk_is_never_filled_by_uploads(tmp_path: Path) -> None:
                 codes.append(answer.status_code)
                 if answer.status_code != 201:
                     break
-            assert codes[-1] == 507, codes
-            refused(answer, 507, "DISK_FULL")
+            assert codes[-1] == 429, codes
+            refused(answer, 429, "DISK_NEARLY_FULL")
             assert len(codes) >= 3
             (disk.path / "filler").write_bytes(bytes(2 << 20))
             assert httpx.get(f"{gateway.url}/readyz").status_code == 503
-            refused(unmeasured(client, run, data, 50), 507, "DISK_FULL")
+            refused(unmeasured(client, run, data, 50), 429, "DISK_NEARLY_FULL")
             assert end(client, run, 99).status_code == 201, "what takes no room is still taken"
             assert put(client, run, data, ordinal=1).status_code == 200
             disk.resize(64 * 1024)

@@ -14,7 +14,7 @@ from holdfast.blobs.local import LocalBlobs
 from holdfast.config import DEFAULT, Config
 from holdfast.engine.barrier import is_complete
 from holdfast.engine.state import Held, hold
-from holdfast.errors import BacklogFull, BodyTooLarge, DiskFull, QuotaReached
+from holdfast.errors import BacklogFull, BodyTooLarge, DiskNearlyFull, QuotaReached
 from holdfast.intake.upload import put_chunk
 from holdfast.router.room import Room
 from holdfast.store.client_rows import ChunkLook, Quotas
@@ -102,5 +102,5 @@ def test_a_backlog_holds_streams_and_no_whole_table(scene: Scene) -> None:
 
 
 def test_a_disk_near_its_floor_takes_nothing(scene: Scene) -> None:
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskNearlyFull):
         scene.room(Quotas(), disk_floor_bytes=1 << 49).check("ada", scene.look(), 1)

@@ -36,6 +36,7 @@
     +-- EnvironmentFailed            the machine cannot do it now; run again when it can
     |   +-- StateBusy                STATE_BUSY
     |   +-- DiskFull                 DISK_FULL
+    |   |   +-- DiskNearlyFull       DISK_NEARLY_FULL
     |   +-- StorageFailed            STORAGE_FAILED
     |   +-- UploadSwept              UPLOAD_SWEPT
     |   +-- JavaMissing              JAVA_MISSING
@@ -130,6 +131,7 @@ from holdfast.errors.environment import (
     ClusterNeedsSharedState,
     DependencyMissing,
     DiskFull,
+    DiskNearlyFull,
     Fenced,
     JavaMissing,
     SparkLost,
@@ -189,6 +191,7 @@ __all__ = [
     "DataError",
     "DependencyMissing",
     "DiskFull",
+    "DiskNearlyFull",
     "DocumentRefused",
     "EndConflict",
     "EnvironmentFailed",

@@ -26,6 +26,15 @@ class DiskFull(EnvironmentFailed):
     path: str
 
 
+class DiskNearlyFull(DiskFull):
+    """Less room is left than what uploads must leave. Nothing met a full disk; make room."""
+
+    code: ClassVar[str] = "DISK_NEARLY_FULL"
+    template: ClassVar[str] = (
+        "the disk of {path} has less room than uploads must leave (disk_floor_bytes). Make room."
+    )
+
+
 class StorageFailed(EnvironmentFailed):
     """The operating system refused a read or write. Nothing is acknowledged after it."""
 

@@ -212,7 +212,7 @@ class Room:
         """Take room for bytes before they are written.
 
         Raises:
-            BacklogFull, QuotaReached, DiskFull: there is none.
+            BacklogFull, QuotaReached, DiskNearlyFull: there is none.
         """
         use = self._use
         others = use.backlog + use.under_way - self._taken

@@ -248,7 +248,7 @@ _MEANINGS = {
     431: "The head of the request is too long.",
     500: "The server cannot do that; its operator finds the reason in its log.",
     503: "The server cannot do that now.",
-    507: "The disk is nearly full; `Retry-After` says when to come back.",
+    507: "A write met a full disk; `Retry-After` says when to come back.",
 }
 _EVERYWHERE = (400, 401, 429, 431, 500, 503)
 

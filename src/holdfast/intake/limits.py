@@ -16,7 +16,7 @@ from pathlib import Path
 
 from holdfast._base.files import os_errors
 from holdfast.config import Config
-from holdfast.errors import BacklogFull, BodyTooLarge, DiskFull, QuotaReached
+from holdfast.errors import BacklogFull, BodyTooLarge, DiskNearlyFull, QuotaReached
 from holdfast.store.client_rows import ChunkLook, Quotas
 from holdfast.store.rows import Taken
 
@@ -97,4 +97,4 @@ def free_bytes(root: Path) -> int:
 def check_disk(root: Path, size: int, floor: int) -> None:
     """Refuse to take in `size` bytes if less than the floor would be left on the disk."""
     if free_bytes(root) - size < floor:
-        raise DiskFull(path=str(root))
+        raise DiskNearlyFull(path=str(root))
