@@ -24,6 +24,7 @@ router = APIRouter(prefix="/v1", tags=["results"])
 _PIECE_BYTES = 256 * 1024
 _TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
+_OF_PIECES = dict.fromkeys((*_TYPES.values(), "application/octet-stream"), _BYTES)
 
 
 class _PieceResponse(FileResponse):
@@ -67,8 +68,8 @@ async def read_series(desk: AtDesk, found: AtRun, series: SeriesPath) -> Respons
     "/runs/{run}/results/{series}/{ordinal}",
     response_model=None,
     responses={
-        200: {"description": "The piece.", "content": {"application/octet-stream": _BYTES}},
-        206: {"description": "A part of it.", "content": {"application/octet-stream": _BYTES}},
+        200: {"description": "The piece.", "content": _OF_PIECES},
+        206: {"description": "A part of it.", "content": _OF_PIECES},
         416: {"description": "No such part."},
         **refusals(404, 410),
     },
