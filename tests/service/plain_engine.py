@@ -6,6 +6,7 @@ it writes its own name there, and goes on when a file `open` is there.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ def main() -> None:
             while not (gate / "open").exists():
                 time.sleep(0.01)
 
+    os.umask(0o077)  # as the process of Spark has it
     die_with_supervisor()
     arm_from_environment()
     halt, teller = Halt(), TextTeller(SystemClock())
