@@ -53,6 +53,19 @@ def test_a_token_is_shown_once_and_kept_nowhere(holdfast: QuickCommand, tmp_path
     assert token not in holdfast("client", "list", "--state", "state", "--json").out
 
 
+def test_a_webhook_is_set_by_the_owner_of_the_state_only(
+    holdfast: QuickCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write anywhere; what it writes is closed to the service that is to read it."""
+    client(holdfast, "add", "east")
+    monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 1)
+    place = ("--webhook", "https://north.example/done", "--state", "state")
+    ended = holdfast("client", "add", "north", *place)
+    assert (ended.code, "belongs to user" in ended.err) == (2, True)
+    assert not (tmp_path / "state" / "secrets").exists()
+    assert [one["client"] for one in client(holdfast, "list")["clients"]] == ["east"]
+
+
 def test_a_webhook_has_a_secret_that_only_its_owner_reads(
     holdfast: QuickCommand, tmp_path: Path
 ) -> None:

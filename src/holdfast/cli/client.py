@@ -52,6 +52,17 @@ def _tell(shared: Shared, name: str, webhook: str) -> str:
     return str(secret_path(secrets, name))
 
 
+def _check_owner(state: Path) -> None:
+    """Refuse to make a secret that the service could not read: it would be this user's file."""
+    with os_errors(state):
+        if not state.exists() or (owner := state.stat().st_uid) == os.geteuid():
+            return
+    what = f"{state} belongs to user {owner}, to whom a secret of user {os.geteuid()} is closed"
+    raise UsageInvalid(
+        what=what, remedy=f"Run it as that user: sudo -u '#{owner}' holdfast client add"
+    )
+
+
 def _write(facts: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
     text = json.dumps(facts) if as_json else "\n".join(lines)
     sys.stdout.write(text + "\n")
@@ -127,6 +138,7 @@ def add(
     check_name(name, "client")
     if webhook:
         _check_webhook(webhook)
+        _check_owner(state)
     quotas = Quotas(
         open_runs=open_runs,
         stored_bytes=_bytes(stored_bytes, "--stored-bytes"),
