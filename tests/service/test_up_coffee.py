@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.service.coffee_clients import Points, Shop, Visit, add_client, make_shops
 from tests.service.parts import free_port
-from tests.service.processes import DRAINED_S, Process, all_gone, children_of, until
+from tests.service.processes import BUSY_S, DRAINED_S, Process, all_gone, children_of, until
 
 PARALLEL = 10
 ROUND_S = 600.0
@@ -110,8 +110,7 @@ def test_sigterm_leaves_no_process_and_no_jvm_behind(scene: Scene) -> None:
     until("Spark runs", lambda: len(children_of(scene.up.pid)) >= 5)
     below = children_of(scene.up.pid)
     scene.up.signal(signal.SIGTERM)
-    # Twice what is promised: clients and Spark keep this machine busy meanwhile.
-    assert scene.up.wait(2 * DRAINED_S) == 0, scene.up.text
+    assert scene.up.wait(DRAINED_S + BUSY_S) == 0, scene.up.text
     assert all_gone(below)
     scene.start_again()
     visit.join(ROUND_S)
