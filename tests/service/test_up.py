@@ -75,7 +75,7 @@ def test_a_killed_part_is_started_again(state: Path, start: Start, tmp_path: Pat
     until("works are under way", lambda: len(list(gate.iterdir())) >= 1)
     (first,) = pids(up, "engine")
     os.kill(first, signal.SIGKILL)
-    up.until_said("up ", "engine was ended by signal 9", "started again in 0.2 s")
+    up.until_said("up ", "engine was ended by signal 9; it is started again in 0.2 s")
     (gate / "open").write_text("")
     up.until_said("engine | ", "active, epoch 2")
     wait_for_answers(state)

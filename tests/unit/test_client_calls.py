@@ -22,6 +22,8 @@ from tests.unit.fake_server import (
     status,
 )
 
+from holdfast.cli import submit as cli_submit
+from holdfast.client.answers import RunInfo
 from holdfast.client.client import Client
 from holdfast.client.download import header_line
 from holdfast.client.patience import Patience
@@ -65,6 +67,36 @@ def handed(server: FakeServer, folder: Path, **more: Any) -> Submitted:
     plan = Plan(folder, chunk_bytes=20, connections=more.pop("connections", 2), **more)
     with server.client() as client:
         return submit(client, plan, ignore)
+
+
+def test_a_chunk_that_a_server_names_is_told_by_its_file(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "data")
+    (folder / "sales_b.csv").write_text("")
+    done = handed(server, folder)
+    assert done.empty_files == [folder / "sales_b.csv"]
+    second = next(one for one in done.documents if (one.table, one.ordinal) == ("sales", 2))
+    origin = done.origin_of("[BAD_ROWS] chunk 2 of table sales: 1 bad row(s), the first at line 2")
+    assert origin == f"chunk 2 of table sales is {folder / 'sales.csv'} from byte {second.start} on"
+    assert done.origin_of("chunk 99 of table sales") == done.origin_of("it was cancelled") == ""
+
+
+def test_who_waits_for_a_run_that_fails_is_told_the_file(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = handed(server, written(tmp_path / "data"))
+    reason = "[BAD_ROWS] chunk 1 of table shops: line 2"
+
+    def failed(client: Client, run: str) -> RunInfo:
+        raise RunOver(run=run, state="FAILED", reason=reason)
+
+    monkeypatch.setattr(cli_submit, "followed", failed)
+    with server.client() as client, pytest.raises(RunOver) as over:
+        cli_submit._fetch(client, done, None)
+    path = tmp_path / "data" / "shops.csv"
+    assert over.value.reason == f"{reason}. chunk 1 of table shops is {path} from byte 0 on"
+    assert over.value.state == "FAILED"
 
 
 def sales_of(server: FakeServer) -> list[str]:
@@ -124,6 +156,13 @@ def test_stop_ends_a_call_that_waits(server: FakeServer) -> None:
         client.stop()
         with pytest.raises(RunStopped):
             client.state("a")
+
+
+def test_a_token_file_that_holds_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("\n")
+    with pytest.raises(UsageInvalid, match=str(path)):
+        Client("http://127.0.0.1:1", token_file=path)
 
 
 def test_one_token_is_needed(tmp_path: Path) -> None:

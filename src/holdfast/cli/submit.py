@@ -18,7 +18,7 @@ from holdfast.cli.words import counted, size_of
 from holdfast.client.client import Client
 from holdfast.client.submit import CHUNK_BYTES, CONNECTIONS, Plan, Submitted, submit
 from holdfast.config import RANGES, remedy_of
-from holdfast.errors import UsageInvalid
+from holdfast.errors import RunOver, UsageInvalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,12 @@ def submit_command(request: Request) -> None:
             bar.close()
         state, files = done.info.state, dict[str, Path]()
         if request.wait or request.out is not None:
-            state, files = _fetch(client, done.info.run, request.out)
+            state, files = _fetch(client, done, request.out)
     if request.as_json:
-        sys.stdout.write(json.dumps(_facts(done, state, files)) + "\n")
+        facts = _facts(done, state)
+        if request.out is not None:
+            facts["results"] = {name: str(path) for name, path in files.items()}
+        sys.stdout.write(json.dumps(facts) + "\n")
         return
     for line in _lines(request, done, files):
         sys.stdout.write(line + "\n")
@@ -86,12 +89,23 @@ def _chunk_bytes(text: str | None) -> int:
     return size
 
 
-def _fetch(client: Client, run: str, out: Path | None) -> tuple[str, dict[str, Path]]:
-    state = followed(client, run).state
+def _fetch(client: Client, done: Submitted, out: Path | None) -> tuple[str, dict[str, Path]]:
+    """Wait for the end, and download what was asked for.
+
+    Raises:
+        RunOver: it ended without results; a chunk that is the reason is told by its file.
+    """
+    run = done.info.run
+    try:
+        state = followed(client, run).state
+    except RunOver as error:
+        if not (origin := done.origin_of(error.reason)):
+            raise
+        raise RunOver(run=run, state=error.state, reason=f"{error.reason}. {origin}") from error
     return state, client.download(run, out) if out is not None else {}
 
 
-def _facts(done: Submitted, state: str, files: Mapping[str, Path]) -> dict[str, object]:
+def _facts(done: Submitted, state: str) -> dict[str, object]:
     return {
         "run": done.info.run,
         "key": done.info.key,
@@ -100,7 +114,7 @@ def _facts(done: Submitted, state: str, files: Mapping[str, Path]) -> dict[str, 
         "chunks_sent": done.chunks_sent,
         "bytes": done.size,
         "bytes_sent": done.size_sent,
-        "results": {name: str(path) for name, path in files.items()},
+        "empty_files": [str(path) for path in done.empty_files],
     }
 
 
@@ -110,6 +124,7 @@ def _lines(request: Request, done: Submitted, files: Mapping[str, Path]) -> list
     if before:
         handed += f"; {before:,} of them before"
     lines = [f"run {done.info.run}: {handed}"]
+    lines += [f"note: {path} is empty, no rows come of it" for path in done.empty_files]
     server = request.server.words()
     if request.out is not None:
         return [*lines, fetched(files, request.out)]

@@ -143,7 +143,8 @@ class Supervisor:
         child.process = None
         after = child.restarts.ended(code, lived_s=now_s - child.started_s)
         how = f"{child.name} {ending(code)}"
-        why = f": {child.last_words}" if child.last_words else ""
+        # Whoever is killed says nothing of it: its last words are of something else.
+        why = f": {child.last_words}" if child.last_words and code > 0 else ""
         if after.wait_s is None:
             self._gave_up = (f"{how}{why}", code)
             return

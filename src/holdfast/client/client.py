@@ -313,4 +313,8 @@ def _read_token(path: Path) -> str:
         if not path.is_file():
             what = f"there is no token file {path}"
             raise UsageInvalid(what=what, remedy="Give the one that `holdfast client add` wrote.")
-        return path.read_text(encoding="utf-8", errors="replace")
+        token = path.read_text(encoding="utf-8", errors="replace")
+    if not token.strip():
+        what = f"the token file {path} is empty"
+        raise UsageInvalid(what=what, remedy="Give the one that `holdfast client add` wrote.")
+    return token

@@ -7,6 +7,7 @@ ordinals are there, compares their checksums, and sends the rest.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -37,6 +38,8 @@ CHUNK_BYTES = 16 * MIB
 broken connection repeats more, and progress is seen later."""
 CONNECTIONS = 4
 """Uploads at the same time: enough to keep the server's disk busy while some wait for an fsync."""
+_CHUNK = re.compile(r"chunk (\d+) of table (\w+)")
+"""What a server says of a chunk: it does not know the files that it was cut from."""
 _TRIES_MAX = 3
 """How often a chunk is sent whose bytes arrive wrong: once more may help, always is in vain."""
 
@@ -80,10 +83,30 @@ class Submitted:
     """What came of a submission: all chunks and ENDs are acknowledged."""
 
     info: RunInfo
-    chunks: int
+    documents: Sequence[Document]
+    """All of them, also those of former processes."""
     chunks_sent: int
-    size: int
     size_sent: int
+    empty_files: Sequence[Path]
+    """Those that hold no byte, and so gave no document."""
+
+    @property
+    def chunks(self) -> int:
+        """How many documents there are."""
+        return len(self.documents)
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return sum(one.size for one in self.documents)
+
+    def origin_of(self, reason: str) -> str:
+        """Return from which file the chunk came that a server's reason names; empty, if none."""
+        named = _CHUNK.search(reason)
+        for one in self.documents if named else ():
+            if named and (str(one.ordinal), one.table) == named.groups():
+                return f"{named[0]} is {one.path} from byte {one.start} on"
+        return ""
 
 
 def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
@@ -123,10 +146,10 @@ def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
         _say_end(client, info, documents)
     return Submitted(
         info=info,
-        chunks=len(documents),
+        documents=documents,
         chunks_sent=len(left),
-        size=sum(one.size for one in documents),
         size_sent=sum(one.size for one in left),
+        empty_files=[one.path for one in files if not one.pieces],
     )
 
 
