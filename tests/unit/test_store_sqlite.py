@@ -416,11 +416,16 @@ def test_a_store_held_by_another_is_not_waited_for_without_end(path: Path) -> No
     store.close()
 
 
-def test_nothing_is_acknowledged_after_a_failed_fsync(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_SHMSIZE])
+def test_nothing_is_acknowledged_after_a_failed_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """The process is to end and recover: a second fsync would lie."""
+    """The process is to end and recover: a second fsync would lie. Where the log's index could not
+    grow, the disk is full, and the commit stands in the log: nobody may be told that it does not.
+    """
     store = SqliteStore.open(path)
+    failure = apsw.IOError("IOError: disk I/O error")
+    failure.extendedresult = code  # type: ignore[attr-defined]  # apsw sets it so, too
 
     class Failing:
         def __init__(self, real: apsw.Connection) -> None:
@@ -428,7 +433,7 @@ def test_nothing_is_acknowledged_after_a_failed_fsync(
 
         def execute(self, sql: str, *values: Any) -> object:
             if sql == "COMMIT":
-                raise apsw.IOError("IOError: disk I/O error")
+                raise failure
             return self._real.execute(sql, *values)
 
         def __getattr__(self, name: str) -> object:

@@ -154,8 +154,8 @@ async def _bound(desk: Desk, run_id: RunId, chunk: Chunk, info: BlobInfo, looked
             looked=looked,
         )
     except DiskFull:
-        # The transaction was undone, and there is no room for the mark of a condemned blob either.
-        # Kept until its run is swept, it would take what others make room for.
+        # The transaction was undone, else it were STORAGE_FAILED; and there is no room for the mark
+        # of a condemned blob either. Kept, it would take what others make room for.
         await desk.disk(desk.blobs.delete, info.name)
         raise
 

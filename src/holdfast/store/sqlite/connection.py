@@ -174,7 +174,9 @@ class Database:
             # A failed fsync cannot be tried again: the kernel has forgotten what was dirty. So
             # this process acknowledges nothing more; a new one recovers from what is on disk.
             self._failure = f"a commit failed ({error}); end this process and start it again"
-            raise
+            # Whatever it was, also a full disk: the commit may stand in the log all the same, so
+            # nobody may be told that it was undone.
+            raise StorageFailed(path=self.label, error=self._failure) from error
 
     @contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
