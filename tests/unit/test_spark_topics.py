@@ -59,17 +59,19 @@ class Joining(MemoryBackend):
         self.produce_batch("t", [Record(b"%d" % number) for number in range(10)])
 
     def fetch_batch(self, topic: str, offset: Offset, **more: Any) -> list[StoredRecord]:
-        found = super().fetch_batch(topic, offset, **more)
+        found = super().fetch_batch(topic, offset, **{**more, "count": 10})
         if self._drops:
             self.commit_offset(topic, "g", Offset(6))
             self.truncate_before(topic, Offset(6))
         return [one for one in found if not 4 <= one.offset < 6]
 
 
-def read_joined(monkeypatch: pytest.MonkeyPatch, *, drops: bool) -> list[int]:
+def read_joined(
+    monkeypatch: pytest.MonkeyPatch, *, drops: bool, start: int = 2, stop: int = 10
+) -> list[int]:
     options = read_options(CaseInsensitiveDict({"url": "memory://joining", "topic": "t"}))
     monkeypatch.setattr(topic_source, "opened", lambda _: nullcontext(Joining(drops=drops)))
-    batches = topic_source.read_range(options, TopicRange(0, 2, 10))
+    batches = topic_source.read_range(options, TopicRange(0, start, stop))
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
@@ -84,6 +86,15 @@ def test_records_that_are_dropped_inside_of_a_fetch_are_missed(
 def test_offsets_that_no_record_ever_had_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that died had given them to a batch that was not confirmed."""
     assert read_joined(monkeypatch, drops=False) == [2, 3, 6, 7, 8, 9]
+
+
+def test_what_lies_behind_a_range_is_left_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch that finds a gap at the end of its range goes on behind it."""
+    found = [
+        read_joined(monkeypatch, drops=False, start=start, stop=stop)
+        for start, stop in ((0, 5), (5, 10))
+    ]
+    assert found == [[0, 1, 2, 3], [6, 7, 8, 9]]
 
 
 def test_a_limit_is_fair() -> None:
