@@ -22,6 +22,7 @@ from holdfast._base.clock import pause
 from holdfast._base.ids import START, RunId, digest
 from holdfast.blobs.local import LocalBlobs
 from holdfast.config import Config
+from holdfast.delivery import sweep
 from holdfast.delivery.figures import figures, waiting_runs
 from holdfast.delivery.log_queues import LogQueues
 from holdfast.delivery.messages import (
@@ -42,7 +43,7 @@ from holdfast.errors import Fenced
 from holdfast.log.contract import Record
 from holdfast.store.contract import ingress_topic, notice_topic
 from holdfast.store.result_rows import NoticeState, SeriesDecl
-from holdfast.store.rows import End, NewRun, SenderDecl
+from holdfast.store.rows import End, NewRun, Run, SenderDecl
 
 HEADER = Header(RUN, (SeriesDecl("a", ("n",)), SeriesDecl("b", ("n",))))
 PIECES = [payload_of(RUN, "a", n, 3, b"%d\n" % n) for n in (3, 1, 2)]
@@ -461,6 +462,25 @@ def test_an_idle_run_is_abandoned_only_if_that_was_asked_for(tmp_path: Path) -> 
         assert json.loads(told.record.value)["type"] == "run.abandoned"
         scene.run(60)
         assert scene.state() == "SWEPT"
+
+
+def test_only_of_runs_that_are_old_enough_it_is_asked_for_whom_they_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question goes through all senders, and every turn is a second."""
+    asked: list[str] = []
+
+    def awaited(store: object, run: Run) -> list[str]:
+        asked.append(run.run_id)
+        return []
+
+    monkeypatch.setattr(sweep, "awaited", awaited)
+    with delivering(tmp_path, Config(abandon_after_s=100)) as scene:
+        scene.open_run()
+        scene.run(90)
+        assert asked == []
+        scene.run(20)
+        assert set(asked) == {RUN}
 
 
 def test_time_in_which_the_process_stood_still_does_not_count(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import io
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from holdfast._base.clock import SystemClock
 from holdfast._base.ids import RunId
 from holdfast.engine.state import Shared, share
 from holdfast.errors import BacklogFull, DiskFull, HoldfastError, QuotaReached, StorageFailed
-from holdfast.gateway import runs, serve
+from holdfast.gateway import events, runs, serve
 from holdfast.gateway.app import make_app
 from holdfast.gateway.desk import Desk
 from holdfast.intake.tokens import make_token
@@ -29,6 +30,7 @@ from holdfast.store.client_rows import ChunkLook, Client, Quotas
 from holdfast.store.contract import Store
 from holdfast.store.rows import ChunkFacts, RunState
 from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.clock import VirtualClock
 
 TEXT = b"shop,amount\na,1\n"
 
@@ -97,7 +99,7 @@ async def create(client: httpx.AsyncClient, key: str = "k") -> str:
 
 
 async def put(
-    client: httpx.AsyncClient, run: str, data: bytes = TEXT, *, ordinal: int = 1
+    client: httpx.AsyncClient, run: str, data: bytes = TEXT, *, ordinal: int | str = 1
 ) -> httpx.Response:
     headers = {**CSV, "Holdfast-Checksum": checksum(data)}
     path = f"/v1/runs/{run}/tables/sales/chunks/{ordinal}"
@@ -270,6 +272,83 @@ def test_the_key_of_a_swept_run_is_gone_like_the_run(scene: Scene) -> None:
             again = await client.post("/v1/runs", headers={"Idempotency-Key": "k"}, json={})
             assert (again.status_code, again.json()["code"]) == (410, "RUN_GONE")
             assert again.json() == (await client.get(f"/v1/runs/{run}")).json()
+            scene.desk.store.clear_run(fence, RunId(run), uploads="chunks/")
+            for senders in ({}, {"shops": ["other"]}):
+                body = {"senders": senders}
+                again = await client.post("/v1/runs", headers={"Idempotency-Key": "k"}, json=body)
+                assert (again.status_code, again.json()["code"]) == (410, "RUN_GONE")
+
+    asyncio.run(ask())
+
+
+def test_long_questions_of_one_client_leave_a_thread_to_others(scene: Scene) -> None:
+    """However many it asks at once, and whoever asks for its token meanwhile."""
+    gate, began = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        began.set()
+        gate.wait(20)
+
+    async def ask() -> None:
+        long = [asyncio.create_task(scene.desk.read_long("south", wait)) for _ in range(8)]
+        await asyncio.to_thread(began.wait, 20)
+        async with scene.asking() as client, asyncio.timeout(10):
+            assert (await client.get("/v1/runs")).status_code == 200
+        gate.set()
+        await asyncio.gather(*long)
+
+    asyncio.run(ask())
+
+
+def test_streams_that_are_opened_together_are_counted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each from its first step on, and until it has ended."""
+    monkeypatch.setattr(events, "STREAMS_AT_ONCE", 2)
+    gate, look = threading.Event(), events._look
+
+    def slow(*args: Any) -> object:
+        gate.wait(20)
+        return look(*args)
+
+    monkeypatch.setattr(events, "_look", slow)
+
+    async def ask() -> None:
+        async with scene.asking() as client:
+            run = await create(client)
+            assert (await client.post(f"/v1/runs/{run}/cancel")).status_code == 200
+            use = scene.desk.use_of(Client("north"))
+            use.streams = 1
+            asked = [asyncio.create_task(client.get(f"/v1/runs/{run}/events")) for _ in range(5)]
+            await asyncio.wait(asked, timeout=0.5)
+            gate.set()
+            found = sorted(answer.status_code for answer in await asyncio.gather(*asked))
+            assert found == [200, 429, 429, 429, 429]
+            assert use.streams == 1
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("ordinal", ["1_0", "+1", "1.0", "%201", "\u0661"])
+def test_an_ordinal_is_digits(scene: Scene, ordinal: str) -> None:
+    async def ask() -> None:
+        async with scene.asking() as client:
+            run = await create(client)
+            answer = await put(client, run, ordinal=ordinal)
+            assert (answer.status_code, answer.json()["code"]) == (400, "USAGE_INVALID")
+            assert (await client.get("/v1/runs?limit=1_0")).status_code == 400
+
+    asyncio.run(ask())
+
+
+def test_no_run_is_created_where_the_disk_has_no_room(scene: Scene) -> None:
+    """Rows are bytes, too."""
+    scene.desk.config = replace(scene.desk.config, disk_floor_bytes=1 << 49)
+
+    async def ask() -> None:
+        async with scene.asking() as client:
+            answer = await client.post("/v1/runs", headers={"Idempotency-Key": "k"}, json={})
+            assert (answer.status_code, answer.json()["code"]) == (429, "DISK_NEARLY_FULL")
 
     asyncio.run(ask())
 
@@ -346,3 +425,25 @@ def test_tokens_age_on_after_the_store_failed(
 
     asyncio.run(age())
     assert capsys.readouterr().err.count("STORAGE_FAILED") == 1
+
+
+def test_time_in_which_a_gateway_stood_still_is_no_tokens_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_AGE_S", 0.001)
+    clock, desk = VirtualClock(), scene.desk
+    assert desk.store.rotate_token("north", make_token()[1], grace_ms=20_000)
+
+    async def age() -> None:
+        aging = asyncio.create_task(serve._age_tokens(desk, clock))
+        await asyncio.sleep(0.05)
+        clock.advance(3600)
+        await asyncio.sleep(0.05)
+        assert desk.store.read_use("north").tokens == 2
+        async with asyncio.timeout(20):
+            while desk.store.read_use("north").tokens == 2:
+                clock.advance(1)
+                await asyncio.sleep(0.002)
+        aging.cancel()
+
+    asyncio.run(age())

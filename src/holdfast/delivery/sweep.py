@@ -171,8 +171,9 @@ class Sweeper:
         return done
 
     def _duty(self, watched: Watched) -> Duty:
-        may_wait = self._config.abandon_after_s > 0
-        waits = may_wait and bool(awaited(self._store, watched.run))
+        # Only of one that is old enough: the question goes through all of its senders.
+        is_old = 0 < self._config.abandon_after_s <= watched.idle_ms / 1000
+        waits = is_old and bool(awaited(self._store, watched.run))
         return duty(watched, self._config, waits=waits)
 
     def _attend(self, watched: Watched, what_to_do: Duty) -> int:

@@ -1,8 +1,10 @@
 """What every request needs: the store, the blobs, the pipeline, threads to ask them by, counters.
 
-The store and the disk are synchronous. Questions have two threads, transactions one (they take
-turns anyway), bytes four: so a look never waits behind an fsync, and no load opens more than three
-connections to the store, each of which may keep 16 MiB of pages. Parquet documents are looked at by
+The store and the disk are synchronous. Questions have two threads, the question whose a token is
+one, transactions one (they take turns anyway), bytes four: so a look never waits behind an fsync,
+and no load opens more than four connections to the store, each of which may keep 16 MiB of pages.
+What is long for a large run is asked once at a time for each client: else one client, within its
+quotas, keeps the threads of all others. Parquet documents are looked at by
 one: a footer may take tens of megabytes for a moment.
 """
 
@@ -28,6 +30,7 @@ from holdfast.gateway.limits import REQUESTS_SHARE, Bucket
 from holdfast.gateway.refusals import is_quiet
 from holdfast.intake.documents import Documents
 from holdfast.intake.limits import Allowed, check_backlog, check_disk, check_stored
+from holdfast.intake.tokens import client_of
 from holdfast.store.client_rows import ChunkLook, Client
 
 P = ParamSpec("P")
@@ -54,6 +57,8 @@ class Use:
     requests: int = 0
     refresh: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is looked at anew."""
+    long_read: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the store is asked for what may take long."""
 
 
 @dataclass(slots=True)
@@ -93,6 +98,7 @@ class Desk:
         self._uses: dict[str, Use] = {}
         self._buckets: dict[str, Bucket] = {}
         self._readers = ThreadPoolExecutor(_READERS, "read")
+        self._doors = ThreadPoolExecutor(1, "door")
         self._writers = ThreadPoolExecutor(_WRITERS, "write")
         self._disk = ThreadPoolExecutor(_DISK, "disk")
         self._lookers = ThreadPoolExecutor(1, "look")
@@ -100,6 +106,21 @@ class Desk:
     async def read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask the store."""
         return await _in(self._readers, functools.partial(call, *args, **kwargs))
+
+    async def read_long(
+        self, client: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Ask the store for what grows with a run, one at a time for each client."""
+        async with self._uses.setdefault(client, Use()).long_read:
+            return await self.read(call, *args, **kwargs)
+
+    async def open_door(self, token: str) -> Client:
+        """Return whose a token is.
+
+        Raises:
+            TokenRefused: nobody's.
+        """
+        return await _in(self._doors, functools.partial(client_of, self.store, token))
 
     async def write(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do a transaction. When this returns, it is durable."""
@@ -115,7 +136,7 @@ class Desk:
 
     def close(self) -> None:
         """Wait for what is under way in the threads, and end them."""
-        for pool in (self._readers, self._writers, self._disk, self._lookers):
+        for pool in (self._readers, self._doors, self._writers, self._disk, self._lookers):
             pool.shutdown(wait=True, cancel_futures=True)
 
     def allowed(self, client: Client) -> Allowed:

@@ -6,6 +6,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Path, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BeforeValidator
 
 from holdfast._base.ids import RunId
 from holdfast.errors import QuotaReached, RunGone, RunUnknown, TokenRefused
@@ -13,7 +14,6 @@ from holdfast.gateway.body import Body
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.limits import RETRY_REQUESTS_S
 from holdfast.gateway.models import NAME, ORDINAL_MAX
-from holdfast.intake.tokens import client_of
 from holdfast.store.client_rows import Client, ClientRun
 from holdfast.store.rows import RunState
 
@@ -48,7 +48,7 @@ async def client_at(request: Request, desk: AtDesk, credentials: Credentials) ->
     """
     if credentials is None:
         raise TokenRefused(what="the request carries no token")
-    client = await desk.read(client_of, desk.store, credentials.credentials)
+    client = await desk.open_door(credentials.credentials)
     if wait_s := desk.wait_s(client):
         rate = desk.allowed(client).request_rate
         raise TooMany(QuotaReached(what="requests a second", used=rate + 1, limit=rate), wait_s)
@@ -63,7 +63,17 @@ AsClient = Annotated[Client, Depends(client_at)]
 RunPath = Annotated[str, Path(pattern=NAME, description="A run's id.")]
 TablePath = Annotated[str, Path(pattern=NAME, description="An input of the pipeline.")]
 SeriesPath = Annotated[str, Path(pattern=NAME, description="A result of the pipeline.")]
-OrdinalPath = Annotated[int, Path(ge=1, le=ORDINAL_MAX, description="Counts from 1.")]
+
+
+def _digits(value: object) -> object:
+    """Refuse what Python takes for a number and nobody writes: `1_0`, `+1`, `1.0`."""
+    if isinstance(value, str) and not (value.isascii() and value.isdecimal()):
+        raise ValueError("a number is written by digits alone")
+    return value
+
+
+Digits = BeforeValidator(_digits)
+OrdinalPath = Annotated[int, Digits, Path(ge=1, le=ORDINAL_MAX, description="Counts from 1.")]
 SenderQuery = Annotated[
     str,
     Query(pattern=r"^[A-Za-z0-9_-]{0,64}$", description="Left out: the table's default sender."),

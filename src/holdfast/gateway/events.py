@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from holdfast.errors import QuotaReached, TokenRefused
 from holdfast.gateway.desk import Desk, Use
@@ -61,38 +62,50 @@ async def watch_run(
         raise QuotaReached(what="streams at once", used=use.streams, limit=STREAMS_AT_ONCE)
     number = int(last_event_id or 0)
     token = credentials.credentials if credentials else ""
-    return StreamingResponse(
-        _events(request, desk, token, found, use, number),
+    use.streams += 1
+    return _Stream(
+        use,
+        _events(request, desk, token, found, number),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         media_type="text/event-stream",
     )
 
 
+class _Stream(StreamingResponse):
+    """An answer that counts as one of its client's streams until it has ended, however it does."""
+
+    def __init__(self, use: Use, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._use = use
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._use.streams -= 1
+
+
 async def _events(
-    request: Request, desk: Desk, token: str, found: ClientRun, use: Use, number: int
+    request: Request, desk: Desk, token: str, found: ClientRun, number: int
 ) -> AsyncIterator[bytes]:
     told: dict[str, Any] | None = None
     told_s = 0.0
-    use.streams += 1
-    try:
-        while not desk.closing and not await request.is_disconnected():
-            begun_s = desk.clock.monotonic_s()
-            now = await desk.read(_look, desk, token, found)
-            if now is None:
+    while not desk.closing and not await request.is_disconnected():
+        begun_s = desk.clock.monotonic_s()
+        now = await desk.read_long(found.run.client, _look, desk, token, found)
+        if now is None:
+            return
+        took_s = desk.clock.monotonic_s() - begun_s
+        if now != told:
+            number += 1
+            told, told_s = now, begun_s
+            yield f"id: {number}\nevent: run\ndata: {json.dumps(now)}\n\n".encode()
+            if now["state"] in CLOSED_STATES:
                 return
-            took_s = desk.clock.monotonic_s() - begun_s
-            if now != told:
-                number += 1
-                told, told_s = now, begun_s
-                yield f"id: {number}\nevent: run\ndata: {json.dumps(now)}\n\n".encode()
-                if now["state"] in CLOSED_STATES:
-                    return
-            elif begun_s - told_s >= _BEAT_S:
-                told_s = begun_s
-                yield b": beat\n\n"
-            await asyncio.sleep(max(_LOOK_S, _LOOK_SHARE * took_s))
-    finally:
-        use.streams -= 1
+        elif begun_s - told_s >= _BEAT_S:
+            told_s = begun_s
+            yield b": beat\n\n"
+        await asyncio.sleep(max(_LOOK_S, _LOOK_SHARE * took_s))
 
 
 def _look(desk: Desk, token: str, found: ClientRun) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from holdfast.gateway.desk import Desk
 from holdfast.gateway.entrance import AtDesk, Credentials
 from holdfast.gateway.metrics import counted, standing
 from holdfast.gateway.models import Refusal
-from holdfast.intake.tokens import client_of
 
 router = APIRouter(tags=["health"])
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
@@ -72,6 +71,6 @@ def _is_local(request: Request) -> bool:
 async def _require_reader(desk: Desk, token: str) -> None:
     if desk.metrics_client is None or not token:
         raise TokenRefused(what="metrics are for this machine, or for the client chosen for them")
-    client = await desk.read(client_of, desk.store, token)
+    client = await desk.open_door(token)
     if client.client != desk.metrics_client:
         raise TokenRefused(what="this client may not read metrics")

@@ -40,7 +40,8 @@ class _PieceResponse(FileResponse):
 )
 async def list_results(desk: AtDesk, found: AtRun) -> Response:
     """List a run's results, and the pieces of each in order."""
-    results = await desk.read(desk.store.read_results, found.run.run_id)
+    run = found.run
+    results = await desk.read_long(run.client, desk.store.read_results, run.run_id)
     return JSONResponse(results_document(found.run, results))
 
 
@@ -120,7 +121,8 @@ async def _bytes_of(request: Request, desk: Desk, piece: ResultPiece) -> Respons
 
 
 async def _series(desk: Desk, found: ClientRun, series: str) -> ResultSeries:
-    results = await desk.read(desk.store.read_results, found.run.run_id)
+    run = found.run
+    results = await desk.read_long(run.client, desk.store.read_results, run.run_id)
     one = next((one for one in results if one.series == series), None)
     if one is None:
         raise PieceUnknown(run=found.run.run_id, what=f"result {series}")

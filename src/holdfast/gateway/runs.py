@@ -19,6 +19,7 @@ from holdfast.gateway.entrance import (
     AsClient,
     AtDesk,
     AtRun,
+    Digits,
     SenderQuery,
     TablePath,
     body_of,
@@ -63,7 +64,7 @@ async def _checked(request: Request, desk: Desk, model: type[M]) -> M:
 
 
 async def _document(desk: Desk, found: ClientRun) -> dict[str, Any]:
-    return await desk.read(read_document, desk.store, found, desk.spec)
+    return await desk.read_long(found.run.client, read_document, desk.store, found, desk.spec)
 
 
 @router.post(
@@ -89,6 +90,7 @@ async def create_run(
     body = await _checked(request, desk, Creation)
     opening = make_opening(client.client, idempotency_key, body.kind, body.senders)
     run = _as_declared(desk, client, opening, body)
+    desk.check_disk(0)
     rule = accept_opening(desk.allowed(client).open_runs, run.run_id)
     created = await desk.write(desk.store.open_client_run, run, opening, rule)
     crashpoint("gateway.create.after")
@@ -133,7 +135,7 @@ async def list_tables(desk: AtDesk, client: AsClient) -> Response:
 async def list_runs(
     desk: AtDesk,
     client: AsClient,
-    limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 100,
+    limit: Annotated[int, Digits, Query(ge=1, le=LIST_MAX)] = 100,
     after: Annotated[str | None, Query(pattern=NAME, description="The `next` of a page.")] = None,
 ) -> Response:
     """List the client's runs, oldest first. A page of large runs has fewer than `limit`."""
@@ -153,7 +155,7 @@ async def list_runs(
                 break
         return {"runs": runs, "next": runs[-1]["run"] if len(runs) < len(found) else None}
 
-    return JSONResponse(await desk.read(look))
+    return JSONResponse(await desk.read_long(client.client, look))
 
 
 @router.get(

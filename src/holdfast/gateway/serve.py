@@ -35,6 +35,8 @@ KEEP_ALIVE_S = 30
 _BACKLOG = 512
 _AGE_S = 1.0
 """Between two looks at tokens in their grace."""
+_AGE_MAX_S = 2.0
+"""What one look counts at most: a process that was stopped served nobody meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,18 +196,20 @@ async def _age_tokens(desk: Desk, clock: Clock) -> None:
     """Count down the grace of replaced tokens, by our own monotonic time, unless another gateway
     of this state does.
 
-    While the store cannot, the time is kept and counted later: no token is good for longer.
+    While the store cannot, the time is kept and counted later: no token is good for longer. Time
+    in which this process stood still is none that was served.
     """
-    seen, seen_s, is_told = -1, clock.monotonic_s(), False
+    seen, seen_s, elapsed_s, is_told = -1, clock.monotonic_s(), 0.0, False
     while True:
         await asyncio.sleep(_AGE_S)
         now_s = clock.monotonic_s()
+        elapsed_s += min(now_s - seen_s, _AGE_MAX_S)
+        seen_s, elapsed_ms = now_s, int(elapsed_s * 1000)
         try:
-            elapsed_ms = int((now_s - seen_s) * 1000)
             seen = await desk.write(desk.store.age_tokens, elapsed_ms, seen=seen)
         except HoldfastError as error:
             if not is_told:
                 desk.note(error)
             is_told = True
         else:
-            seen_s, is_told = now_s, False
+            elapsed_s, is_told = elapsed_s - elapsed_ms / 1000, False

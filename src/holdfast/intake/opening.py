@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from holdfast._base.ids import RunId, digest
-from holdfast.errors import QuotaReached, RunConflict, UsageInvalid
+from holdfast.errors import QuotaReached, RunConflict, RunGone, UsageInvalid
 from holdfast.intake.tables import TableSpec
 from holdfast.intake.tokens import check_name
 from holdfast.store.client_rows import Opening, OpeningFacts, OpeningRule
-from holdfast.store.rows import SenderDecl
+from holdfast.store.rows import RunState, SenderDecl
 
 KINDS = ("spark", "external")
 """Who computes the results of a run: the pipeline, or a producer outside that sends them in."""
@@ -80,6 +80,8 @@ def accept_opening(open_runs_max: int, run_id: RunId) -> OpeningRule:
     """Return the rule of creations: new within the quota, the same again, or refused."""
 
     def rule(opening: Opening, facts: OpeningFacts) -> bool:
+        if facts.is_swept:
+            raise RunGone(run=run_id, state=RunState.SWEPT)
         if facts.stored is not None:
             if facts.stored != opening:
                 raise RunConflict(

@@ -81,6 +81,8 @@ class OpeningFacts:
 
     stored: Opening | None
     """What the run with this key was created with, if there is one."""
+    is_swept: bool
+    """Of that run only its key and kind are known any more."""
     open_runs: int
     """How many runs of this client are not closed."""
 

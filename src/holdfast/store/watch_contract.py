@@ -57,5 +57,6 @@ class WatchStore(Protocol):
 
     def clear_run(self, fence: Fence, run_id: RunId, *, uploads: str) -> None:
         """Delete the rows of a SWEPT run whose bytes are gone, and the marks of condemned blobs
-        that begin with `uploads`. The run, its senders, works and notices stay: the tombstone.
+        that begin with `uploads`. The run, its works and notices, and under which key it was
+        created stay: the tombstone.
         """

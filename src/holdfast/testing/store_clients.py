@@ -133,7 +133,7 @@ def check_a_client_creates_a_run_once(connect: Connect) -> None:
     assert store.open_client_run(run, Opening("north", "k", _DECLARATION), rule)
     assert not store.open_client_run(run, Opening("north", "k", "{}"), rule)
     stored = Opening("north", "k", _DECLARATION)
-    assert seen == [OpeningFacts(None, 0), OpeningFacts(stored, 1)]
+    assert seen == [OpeningFacts(None, False, 0), OpeningFacts(stored, False, 1)]
     found = store.read_client_run("north", RUN)
     assert found is not None
     assert (found.opening, found.run.state) == (stored, RunState.OPEN)

@@ -79,6 +79,7 @@ def check_a_swept_run_is_a_tombstone(connect: Connect) -> None:
     clear()
     assert store.watch_runs(scene.fence) == store.list_watched() == []
     assert (scene.state(), store.list_chunks(RUN)) == ("SWEPT", [])
+    assert store.read_progress(RUN) == [], "a client may declare a thousand senders a run"
     assert [run.run_id for run in store.list_runs_in("SWEPT")] == [RUN]
     error_of(RunGone, lambda: scene.commit("series-q"))
     error_of(RunGone, lambda: store.bind_chunk(RUN, chunk(1), lambda *_: True))

@@ -202,7 +202,9 @@ class ClientPart(Part):
         with self._database.transaction() as connection:
             [(open_runs,)] = rows_of(connection, _OPEN_RUNS, opening.client)
             stored = _opening_of(connection, run.run_id)
-            if not rule(opening, OpeningFacts(stored, open_runs)):
+            known = _run_of(connection, opening.client, run.run_id)
+            is_swept = known is not None and known.state == RunState.SWEPT
+            if not rule(opening, OpeningFacts(stored, is_swept, open_runs)):
                 return False
             insert_run(connection, run)
             connection.execute(

@@ -84,12 +84,12 @@ _ROWS = (
     ("run_shards", "run_id = ?"),
     ("external_piece", "run_id = ?"),
     ("external_total", "run_id = ?"),
+    ("sender", "run_id = ?"),
 )
-"""What goes with a swept run, children before parents. The run, its senders, its works and its
-notices stay: they are few, and whoever comes late is told that it is gone."""
-_UNCOUNT = """
-UPDATE sender SET received_count = 0, applied_count = 0, stored_bytes = 0, backlog_bytes = 0
-WHERE run_id = ?
+"""What goes with a swept run, children before parents. The run, its works and its notices stay:
+they are few, and whoever comes late is told that it is gone."""
+_FORGET_DECLARATION = """
+UPDATE opening SET declaration = json_object('kind', declaration ->> 'kind') WHERE run_id = ?
 """
 
 
@@ -187,7 +187,7 @@ class WatchPart(Part):
             for table, condition in _ROWS:
                 sql = f"DELETE FROM {table} WHERE {condition}"  # noqa: S608 - constants only
                 connection.execute(sql, (run_id,))
-            connection.execute(_UNCOUNT, (run_id,))
+            connection.execute(_FORGET_DECLARATION, (run_id,))
             connection.execute("DELETE FROM condemned WHERE blob GLOB ? || '*'", (uploads,))
             connection.execute("UPDATE watch SET is_cleared = 1 WHERE run_id = ?", (run_id,))
 
