@@ -124,7 +124,7 @@ def _lines(request: Request, done: Submitted, files: Mapping[str, Path]) -> list
     if before:
         handed += f"; {before:,} of them before"
     lines = [f"run {done.info.run}: {handed}"]
-    lines += [f"note: {path} is empty, no rows come of it" for path in done.empty_files]
+    lines += [f"note: {path} has no rows" for path in done.empty_files]
     server = request.server.words()
     if request.out is not None:
         return [*lines, fetched(files, request.out)]

@@ -88,7 +88,7 @@ class Submitted:
     chunks_sent: int
     size_sent: int
     empty_files: Sequence[Path]
-    """Those that hold no byte, and so gave no document."""
+    """Those without a row, which gave no document."""
 
     @property
     def chunks(self) -> int:
