@@ -27,6 +27,7 @@ from holdfast.log.kafka.reader import FETCH_WAIT_MS
 from holdfast.log.memory import MemoryBackend
 from holdfast.log.open import open_backend
 from holdfast.store.sqlite.connection import CACHE_KIB, CHECKPOINT_PAGES, PAGE_BYTES
+from holdfast.store.sqlite.pages import CHECKSUM_BYTES, load_checksums
 
 LOOK_S = 0.5
 """How long a listener waits at a time: how late it notices that it is to end."""
@@ -177,13 +178,17 @@ class RawList(Side):
 
 
 class RawSqlite(Side):
-    """One table of one SQLite file, with the PRAGMAs of our own store; the address is its URL."""
+    """One table of one SQLite file, with the PRAGMAs and the page checksums of our own store.
+
+    The address is the file's URL.
+    """
 
     def open(self) -> None:
         path = Path(urlsplit(self.address).path)
-        self._connection = apsw.Connection(str(path))
+        self._connection = apsw.Connection(str(path), vfs=load_checksums())
         self._connection.set_busy_timeout(10_000)
         self._connection.pragma("page_size", PAGE_BYTES)
+        self._connection.reserve_bytes("main", CHECKSUM_BYTES)
         self._connection.pragma("journal_mode", "wal")
         self._connection.pragma("synchronous", "full")
         self._connection.pragma("cache_size", -CACHE_KIB)

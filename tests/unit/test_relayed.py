@@ -52,8 +52,10 @@ class Forgetful(MemoryBackend):
     def produce_batch(
         self, topic: str, records: Sequence[Record], *, partition: int = 0
     ) -> list[Offset]:
-        known = [replace(one, record_id="", headers={**one.headers, "id": one.record_id})
-                 for one in records]  # fmt: skip
+        known = [
+            one._replace(record_id="", headers={**one.headers, "id": one.record_id})
+            for one in records
+        ]
         return super().produce_batch(topic, known, partition=partition)
 
     def fetch_batch(
@@ -69,7 +71,7 @@ class Forgetful(MemoryBackend):
             topic, offset, count=count, partition=partition, timeout_s=timeout_s
         )
         return [
-            replace(one, record=replace(one.record, record_id=one.record.headers["id"]))
+            one._replace(record=one.record._replace(record_id=one.record.headers["id"]))
             for one in found
         ]
 

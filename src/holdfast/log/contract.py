@@ -11,8 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 from holdfast._base.ids import Offset
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+"""Nobody can write to it, so every record without headers has the same."""
 
 
 class Capability(StrEnum):
@@ -30,18 +35,18 @@ class Capability(StrEnum):
     """Several processes may use the same topics by an endpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+# These two are tuples: a log makes as many as it has records, and a frozen dataclass takes 0.35
+# microseconds to make where SQLite takes as much to read the row.
+class Record(NamedTuple):
     """What is appended. `record_id` names it for deduplication; empty means: not deduplicated."""
 
     value: bytes
     record_id: str = ""
     key: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = NO_HEADERS
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRecord:
+class StoredRecord(NamedTuple):
     """A record with the place the log gave it."""
 
     topic: str

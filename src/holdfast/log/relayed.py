@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from holdfast._base.clock import Clock
 from holdfast._base.crashpoint import crashpoint
@@ -262,7 +262,7 @@ class RelayedBackend(EmbeddedBackend):
     def _send(self, name: str, partition: int, batch: Sequence[StoredRecord]) -> Offset:
         """Send records; returns where the first of them lies."""
         records = [
-            replace(one.record, headers={**one.record.headers, NUMBER_HEADER: str(one.offset)})
+            one.record._replace(headers={**one.record.headers, NUMBER_HEADER: str(one.offset)})
             for one in batch
         ]
         crashpoint("relay.send.before")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from holdfast._base.clock import Clock
-from holdfast.log.contract import Record, StoredRecord
+from holdfast.log.contract import NO_HEADERS, Record, StoredRecord
 from holdfast.log.kafka.connection import TIMED_OUT
 from holdfast.log.kafka.names import topic_name
 from holdfast.log.kafka.settings import KafkaSettings
@@ -34,16 +34,6 @@ LATE_S = 20.0
 whose storing took longer is passed over, though it may be confirmed yet. Longer: so long stands
 every reader, once, where a dead broker lost one."""
 AT_THE_END = KafkaError._PARTITION_EOF  # noqa: SLF001 - the client's own codes begin so
-
-
-# The `__init__` of a frozen dataclass costs more than the rest of reading a record. So a record is
-# filled while it is one of these, which have the same slots, and then becomes what it is.
-class _OpenRecord:
-    __slots__ = Record.__slots__
-
-
-class _OpenStored:
-    __slots__ = StoredRecord.__slots__
 
 
 class Reader:
@@ -92,32 +82,21 @@ class Reader:
         Raises:
             KafkaException: the broker said something else.
         """
-        found: list[Any] = []
+        found: list[StoredRecord] = []
         topic, partition = self.topic, self.partition
+        new = tuple.__new__  # What a named tuple's own `__new__` calls: half of the time.
         for message in self._consume(count, timeout_s):
             error = message.error()
             if error is not None:
                 self.position = -1
                 raise KafkaException(error)
-            record: Any = _OpenRecord()
-            record.value = message.value() or b""
-            record.key = message.key() or b""
-            headers = message.headers()
+            value, key, headers = message.value() or b"", message.key() or b"", message.headers()
             if headers is None:
-                record.record_id = ""
-                record.headers = {}
+                record = new(Record, (value, "", key, NO_HEADERS))
             else:
                 texts = _texts(headers)
-                record.record_id = texts.pop(ID_HEADER, "")
-                record.headers = texts
-            record.__class__ = Record
-            stored: Any = _OpenStored()
-            stored.topic = topic
-            stored.partition = partition
-            stored.offset = message.offset()
-            stored.record = record
-            stored.__class__ = StoredRecord
-            found.append(stored)
+                record = new(Record, (value, texts.pop(ID_HEADER, ""), key, texts))
+            found.append(new(StoredRecord, (topic, partition, message.offset(), record)))
         if found:
             self.position = found[-1].offset + 1
         return found
