@@ -149,3 +149,27 @@ def test_directories_that_are_forgotten_are_looked_at_again(
     for number in range(10):
         blobs.create(f"runs/{number}/x", [b"1"])
     assert len(list(blobs.names())) == 10
+
+
+def test_names_below_a_prefix_are_found_without_a_look_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some ask for one run after the other, of very many that lie in one directory."""
+    blobs = LocalBlobs(tmp_path)
+    for run in range(5):
+        blobs.create(f"chunks/r{run}/t/1", [b"x"])
+    looked: list[str] = []
+    scandir = os.scandir
+
+    def noting(path: Path) -> "os.ScandirIterator[str]":
+        looked.append(str(path.relative_to(tmp_path)))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", noting)
+    assert list(blobs.names("chunks/r3/")) == ["chunks/r3/t/1"]
+    assert looked == ["chunks/r3", "chunks/r3/t"]
+    looked.clear()
+    assert list(blobs.names("chunks/r3/t")) == ["chunks/r3/t/1"]
+    assert list(blobs.names("chunks/r9/")) == []
+    assert list(blobs.names("chunks/r3/t/1/")) == []
+    assert looked == ["chunks/r3", "chunks/r3/t"]

@@ -170,8 +170,17 @@ class LocalBlobs:
 
     def names(self, prefix: str = "") -> Iterator[str]:
         """Yield the names that begin with `prefix`, sorted. Temporary files are not named."""
+        # What lies beside the prefix is not looked at: some ask for one run after the other.
+        above, slash, _ = prefix.rpartition("/")
         with os_errors(self._root):
-            yield from _names_below(self._root, "", prefix)
+            if not self._is_directory(name_segments(above) if slash else []):
+                return
+            yield from _names_below(self._root / above, above + slash, prefix)
+
+    def _is_directory(self, segments: Sequence[str]) -> bool:
+        with suppress(FileNotFoundError, NotADirectoryError), self._directory(segments):
+            return True
+        return False
 
     def location(self, name: str) -> str:
         """Return the absolute path of the file."""

@@ -10,6 +10,7 @@ The times are kept in memory: a successor counts anew, and removes later, never 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from contextlib import suppress
 from itertools import islice
@@ -25,8 +26,6 @@ CHUNKS = "chunks/"
 _NAMES_AT_ONCE = 1000
 """How many names the store is asked about at a time. More: more memory for a run of many chunks."""
 
-_Stamp = tuple[tuple[str, int], ...]
-
 
 class Orphans:
     """Finds uploads that stay unbound, and removes them. Used by one thread."""
@@ -35,7 +34,7 @@ class Orphans:
         self._store, self._blobs, self._root = store, blobs, root / CHUNKS
         self._keep_ms = keep_ms
         self._since_ms: dict[str, int] = {}
-        self._looks: dict[str, tuple[_Stamp, bool]] = {}
+        self._looks: dict[str, tuple[bytes, bool]] = {}
 
     def sweep(self, elapsed_ms: int) -> int:
         """Remove what was unbound for long; returns how many.
@@ -60,7 +59,7 @@ class Orphans:
         had none when it was listed last, and its directories are as they were well before that.
         """
         found: list[str] = []
-        looks: dict[str, tuple[_Stamp, bool]] = {}
+        looks: dict[str, tuple[bytes, bool]] = {}
         for directory in _directories(self._root):
             before, stamp = self._looks.get(directory.name), _stamp(directory)
             is_settled = before == (stamp, True)
@@ -87,12 +86,17 @@ def _directories(directory: Path) -> list[Path]:
     return []
 
 
-def _stamp(run: Path) -> _Stamp:
-    """Return when an entry of a run's directories last came or went. It is compared only with
-    another of itself: what comes in the same tick of the clock does not change it.
+def _stamp(run: Path) -> bytes:
+    """Return what changes when an entry of a run's directories comes or goes. It is compared only
+    with another of itself: what comes in the same tick of the clock does not change it.
+
+    A hash, for one is kept of each run that is, and a run may have thousands of senders.
     """
     tables = _directories(run)
     below = [run, *tables, *(sender for table in tables for sender in _directories(table))]
+    stamp = hashlib.blake2b(digest_size=16)
     with os_errors(run), suppress(FileNotFoundError):
-        return tuple((str(path), path.stat().st_mtime_ns) for path in below)
-    return ()
+        for path in below:
+            stamp.update(f"{path}\n{path.stat().st_mtime_ns}\n".encode())
+        return stamp.digest()
+    return b""
