@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.unit.delivery_scene import RUN, DeliveryScene, delivering
 
 from holdfast._base.ids import RunId
+from holdfast.amqp.contract import Message
+from holdfast.amqp.names import notice_queue
 from holdfast.blobs.local import LocalBlobs
 from holdfast.config import Config
 from holdfast.delivery.figures import figures
 from holdfast.delivery.log_queues import LogQueues
 from holdfast.delivery.messages import Request
 from holdfast.delivery.ports import Received, header_queue
+from holdfast.delivery.rabbit_queues import NoticeRelay
 from holdfast.delivery.troubles import Troubles
 from holdfast.errors import (
     BrokerRefused,
@@ -31,6 +36,7 @@ from holdfast.errors import (
     QueueMismatch,
     StorageFailed,
 )
+from holdfast.store.rows import NewRun, SenderDecl
 from holdfast.testing.clock import VirtualClock
 
 OTHER = RunId("run-2")
@@ -221,3 +227,38 @@ def test_what_is_everybodys_is_not_kept(error: HoldfastError) -> None:
 
     with pytest.raises(type(error)):
         Troubles(VirtualClock()).attempt("it", work)
+
+
+def test_notices_of_swept_runs_wait_for_a_broker_that_is_away(tmp_path: Path) -> None:
+    """Of each client, also where the broker was never asked about it: others took all the turns."""
+
+    class Broker:
+        def __init__(self) -> None:
+            self.is_away, self.sent = True, Counter[str]()
+
+        def queue(self, name: str) -> Broker:
+            self.name = name
+            return self
+
+        def publish(self, *messages: Message) -> None:
+            if self.is_away:
+                scene.clock.advance(5)
+                raise AWAY
+            self.sent[self.name] += len(messages)
+
+    with delivering(tmp_path, QUICK) as scene:
+        broker, clients = Broker(), [f"client-{number:02}" for number in range(30)]
+        relay = NoticeRelay(scene.store, cast("Any", broker), scene.delivery.troubles)
+        for client in clients:
+            run = RunId(f"run-{client}")
+            scene.store.create_run(NewRun(run, client, "p", {}, 1, (SenderDecl("t", "", 1),), 0))
+            scene.store.cancel_run(client, run)
+        for _ in range(20):
+            relay.advance()
+            scene.run(2)
+        assert {run.state for run in scene.store.list_runs()} == {"SWEPT"}
+        broker.is_away = False
+        for _ in range(40):
+            scene.clock.advance(2)
+            relay.advance()
+        assert broker.sent == {notice_queue(client): 1 for client in clients}

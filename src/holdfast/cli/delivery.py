@@ -119,7 +119,8 @@ def deliver(
     try:
         while not is_over():
             try:
-                done = delivery.advance() + (relay.advance() if relay else 0)
+                # The relay first: what it was seen to read, no sweep drops unread.
+                done = (relay.advance() if relay else 0) + delivery.advance()
             except DiskFull as error:
                 say("waiting", str(error))
                 pause(FULL_S)

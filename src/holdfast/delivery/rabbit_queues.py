@@ -67,23 +67,30 @@ class NoticeRelay:
 
     def __init__(self, store: TopicStore, broker: Broker, troubles: Troubles) -> None:
         self._store, self._broker, self._troubles = store, broker, troubles
+        self._registered: set[str] = set()
 
     def advance(self) -> int:
         """Send what has come since; returns how many notices.
 
-        1. The notices are confirmed by the client's queue.
-        2. The group's offset moves behind them. Crash in between: they are sent again.
+        1. Our group is known on every client's topic, whether or not the broker answers: from then
+           on no sweep drops a notice that was not sent.
+        2. The notices are confirmed by the client's queue.
+        3. The group's offset moves behind them. Crash in between: they are sent again.
 
         A client whose queue does not take them keeps its own waiting; the others get theirs.
         """
-        sent = 0
         prefix = notice_topic("")
-        for topic in self._store.list_topics():
-            if topic.startswith(prefix):
-                client = topic.removeprefix(prefix)
-                work = partial(self._send, topic, client)
-                what = f"the queue of client {client}"
-                sent += self._troubles.attempt(what, work, asks_broker=True)
+        topics = [topic for topic in self._store.list_topics() if topic.startswith(prefix)]
+        for topic in topics:
+            if topic not in self._registered:
+                self._store.register_group(topic, RELAY_GROUP)
+                self._registered.add(topic)
+        sent = 0
+        for topic in topics:
+            client = topic.removeprefix(prefix)
+            work = partial(self._send, topic, client)
+            what = f"the queue of client {client}"
+            sent += self._troubles.attempt(what, work, asks_broker=True)
         return sent
 
     def _send(self, topic: str, client: str) -> int:
@@ -91,8 +98,6 @@ class NoticeRelay:
         found = self._store.read_records(topic, 0, position, NOTICES_AT_ONCE)
         if not found:
             return 0
-        if position == START:
-            self._store.register_group(topic, RELAY_GROUP)
         messages = [
             Message(stored.record.value, stored.record.record_id, KIND_NOTICE) for stored in found
         ]

@@ -44,8 +44,6 @@ from holdfast.store.result_rows import Watched
 from holdfast.store.rows import Fence, Run, RunKind, RunState
 from holdfast.store.states import STOPS
 
-SWEEP_GROUP = "sweep"
-"""The group of clean-up on topics of notices. It reads for nobody."""
 _NOTICES_AT_ONCE = 100
 STRAYS_EVERY_MS = 60_000
 """How often it is looked for what came after the sweep of its run."""
@@ -238,16 +236,15 @@ class Sweeper:
     def _truncate_notices(self, run: Run) -> None:
         """Drop what every group has passed; where nobody reads in a group, what tells of runs that
         are swept, from the first on: a reader without a group finds the others as long as their
-        runs. A group of our own says so to the log.
+        runs.
         """
         topic = notice_topic(run.client)
         if not run.client or topic not in self._store.list_topics():
             return
         first, free = self._store.topic_bounds(topic, 0)
-        is_read = self._store.list_offsets(topic, 0).keys() - {SWEEP_GROUP}
-        offset = free if is_read else self._first_kept(topic, first)
-        self._store.advance_offset(topic, 0, SWEEP_GROUP, offset, fence=self._fence)
-        self._store.truncate_records(topic, 0, offset)
+        offset = free if self._store.list_offsets(topic, 0) else self._first_kept(topic, first)
+        # A group that comes in between stands at 0, so that nothing goes.
+        self._store.truncate_records(topic, 0, offset, unread=True, fence=self._fence)
 
     def _first_kept(self, topic: str, offset: Offset) -> Offset:
         """Return the first offset from `offset` on that tells of a run that is not swept."""

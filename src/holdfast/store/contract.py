@@ -353,9 +353,18 @@ class TopicStore(Protocol):
     def list_offsets(self, topic: str, partition: int) -> dict[str, Offset]:
         """Return the position of every known group; 0 where none was committed."""
 
-    def truncate_records(self, topic: str, partition: int, offset: Offset) -> Offset:
+    def truncate_records(
+        self,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        *,
+        unread: bool = False,
+        fence: Fence | None = None,
+    ) -> Offset:
         """Drop records below `offset`, but never beyond the minimum position of the known groups
-        (no known group: nothing is dropped). Returns the first offset still held.
+        (no known group: nothing is dropped, unless `unread` says that nobody is waited for).
+        Returns the first offset still held. With a fence: see `append_records`.
         """
 
     def drop_topic(self, topic: str) -> None:

@@ -281,11 +281,22 @@ class TopicPart(Part):
             shard_id, _, _ = find_shard(connection, topic, partition)
             return positions(connection, shard_id)
 
-    def truncate_records(self, topic: str, partition: int, offset: Offset) -> Offset:
+    def truncate_records(
+        self,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        *,
+        unread: bool = False,
+        fence: Fence | None = None,
+    ) -> Offset:
         """Drop records below `offset`, never beyond what every known group has committed."""
         with self._database.transaction() as connection:
+            if fence is not None:
+                hold_fence(connection, fence)
             shard_id, first, free = find_shard(connection, topic, partition)
-            least = min(positions(connection, shard_id).values(), default=START)
+            everybody = free if unread else START
+            least = min(positions(connection, shard_id).values(), default=everybody)
             target = min(offset, least)
             if target <= first:
                 return Offset(first)
