@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -300,6 +301,31 @@ def test_long_questions_of_one_client_leave_a_thread_to_others(scene: Scene) -> 
     asyncio.run(ask())
 
 
+def test_a_question_that_nobody_waits_for_any_more_still_counts(scene: Scene) -> None:
+    """A client that opens and leaves, again and again, has one thread under way, not all."""
+    gate, began = threading.Event(), threading.Event()
+    asking: list[int] = []
+
+    def wait() -> None:
+        asking.append(1)
+        began.set()
+        gate.wait(20)
+
+    async def ask() -> None:
+        for _ in range(5):
+            left = asyncio.create_task(scene.desk.read_long("south", wait))
+            await asyncio.to_thread(began.wait, 20)
+            left.cancel()
+            await asyncio.wait([left])
+        async with asyncio.timeout(10):
+            assert await scene.desk.read(len, asking) == 1
+        gate.set()
+        await scene.desk.read_long("south", len, asking)
+        assert len(asking) == 5
+
+    asyncio.run(ask())
+
+
 def test_streams_that_are_opened_together_are_counted(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +346,8 @@ def test_streams_that_are_opened_together_are_counted(
             use = scene.desk.use_of(Client("north"))
             use.streams = 1
             asked = [asyncio.create_task(client.get(f"/v1/runs/{run}/events")) for _ in range(5)]
-            await asyncio.wait(asked, timeout=0.5)
+            for refused in islice(asyncio.as_completed(asked), 4):
+                await refused
             gate.set()
             found = sorted(answer.status_code for answer in await asyncio.gather(*asked))
             assert found == [200, 429, 429, 429, 429]
@@ -425,6 +452,38 @@ def test_tokens_age_on_after_the_store_failed(
 
     asyncio.run(age())
     assert capsys.readouterr().err.count("STORAGE_FAILED") == 1
+
+
+def test_time_in_which_the_store_was_waited_for_is_tokens_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are served meanwhile: an old token would be good for as much longer."""
+    monkeypatch.setattr(serve, "_AGE_S", 0.001)
+    clock, desk = VirtualClock(), scene.desk
+    assert desk.store.rotate_token("north", make_token()[1], grace_ms=20_000)
+    gate, age_tokens = threading.Event(), desk.store.age_tokens
+
+    def slow(elapsed_ms: int, *, seen: int) -> int:
+        found = age_tokens(elapsed_ms, seen=seen)
+        gate.wait(20 if seen >= 0 else 0)
+        return found
+
+    monkeypatch.setattr(desk.store, "age_tokens", slow)
+
+    async def age() -> None:
+        aging = asyncio.create_task(serve._age_tokens(desk, clock))
+        for _ in range(40):
+            await asyncio.sleep(0.005)
+            clock.advance(1)
+        assert desk.store.read_use("north").tokens == 2
+        gate.set()
+        async with asyncio.timeout(20):
+            while desk.store.read_use("north").tokens == 2:
+                await asyncio.sleep(0.005)
+                assert not aging.done()
+        aging.cancel()
+
+    asyncio.run(age())
 
 
 def test_time_in_which_a_gateway_stood_still_is_no_tokens_time(

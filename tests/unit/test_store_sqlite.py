@@ -1,9 +1,11 @@
 """What is particular to the SQLite store: versions, damage, threads, forks, its file."""
 
+import errno
 import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -313,8 +315,8 @@ def test_the_store_file_is_made_durably(tmp_path: Path, monkeypatch: pytest.Monk
     tape = Tape(tmp_path, monkeypatch)
     store = SqliteStore.open(tmp_path / "d" / "s.db")
     made = [call for call in tape.calls if "-wal" not in call]
-    entered = ["fsync ..", "mkdir d", "fsync ."]
-    assert made == [*entered, "link d/s.db", "unlink d/.tmp", "fsync d"]
+    entered, log = ["fsync ..", "mkdir d", "fsync ."], ["fsync d"]
+    assert made == [*entered, *log, "link d/s.db", "unlink d/.tmp", "fsync d", *log]
     names = sorted(os.listdir(tmp_path / "d"))
     assert names == ["s.db", "s.db-shm", "s.db-wal"]
     assert {os.stat(tmp_path / "d" / name).st_mode & 0o777 for name in names} == {0o600}
@@ -340,7 +342,30 @@ os._exit(0)
     tape = Tape(path.parent, monkeypatch)
     store = SqliteStore.open(path)
     assert store.store_id() == "kept"
-    assert f"fsync {path.name}-wal {size}" in tape.calls
+    log = tape.calls.index(f"fsync {path.name}-wal {size}")
+    assert tape.calls[log + 1] == "fsync ."
+    store.close()
+
+
+def test_a_log_that_could_not_be_made_durable_is_not_believed_at_a_second_try(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has forgotten by then what was not written."""
+    store = SqliteStore.open(path)
+    refusals = [OSError(errno.EIO, "gone")]
+
+    def fsync(_: Path) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    monkeypatch.setattr("holdfast._base.sqlite.fsync_file", fsync)
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(2):
+            with pytest.raises(StorageFailed):
+                other.submit(store.store_id).result()
+    assert refusals == []
+    with pytest.raises(StorageFailed):
+        store.store_id()
     store.close()
 
 

@@ -56,12 +56,14 @@ def make_log_durable(connection: apsw.Connection) -> None:
     what a power cut takes away.
 
     1. The first look recovers the log. From then on no commit is seen before its own fsync.
-    2. The log is fsynced. Crash before: nobody was told anything.
+    2. The log is fsynced, and the directory, which may have no durable entry of it. Crash before:
+       nobody was told anything.
     """
     connection.pragma("user_version")
     path = Path(connection.filename_wal)
     with os_errors(path), suppress(FileNotFoundError):
         fsync_file(path)
+        fsync_file(path.parent)
 
 
 @contextmanager

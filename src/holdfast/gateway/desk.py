@@ -110,9 +110,17 @@ class Desk:
     async def read_long(
         self, client: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Ask the store for what grows with a run, one at a time for each client."""
-        async with self._uses.setdefault(client, Use()).long_read:
-            return await self.read(call, *args, **kwargs)
+        """Ask the store for what grows with a run, one at a time for each client.
+
+        A client that goes away does not end its question, which has its thread to the end: so long
+        its next one waits.
+        """
+
+        async def ask() -> T:
+            async with self._uses.setdefault(client, Use()).long_read:
+                return await self.read(call, *args, **kwargs)
+
+        return await asyncio.shield(asyncio.ensure_future(ask()))
 
     async def open_door(self, token: str) -> Client:
         """Return whose a token is.

@@ -74,7 +74,7 @@ async def _document(desk: Desk, found: ClientRun) -> dict[str, Any]:
     responses={
         201: {"model": RunShape, "description": "The run is created."},
         200: {"model": RunShape, "description": "It was there, created with the same."},
-        **refusals(408, 409, 410, 413, 415),
+        **refusals(408, 409, 410, 413, 415, 507),
     },
     openapi_extra=json_body(Creation),
 )
@@ -171,7 +171,10 @@ async def read_run(desk: AtDesk, found: AtRun) -> Response:
 @router.post(
     "/runs/{run}/cancel",
     response_model=None,
-    responses={200: {"model": RunShape, "description": "Cancelled."}, **refusals(404, 409, 410)},
+    responses={
+        200: {"model": RunShape, "description": "Cancelled."},
+        **refusals(404, 409, 410, 507),
+    },
 )
 async def cancel_run(desk: AtDesk, client: AsClient, found: AtRun) -> Response:
     """Cancel a run: it takes and computes nothing more, and its results are void."""
@@ -189,7 +192,7 @@ async def cancel_run(desk: AtDesk, client: AsClient, found: AtRun) -> Response:
     responses={
         201: {"model": EndShape, "description": "The END is recorded."},
         200: {"model": EndShape, "description": "It was there."},
-        **refusals(404, 408, 409, 410, 413, 415),
+        **refusals(404, 408, 409, 410, 413, 415, 507),
     },
     openapi_extra=json_body(Ending),
 )

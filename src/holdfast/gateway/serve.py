@@ -196,20 +196,28 @@ async def _age_tokens(desk: Desk, clock: Clock) -> None:
     """Count down the grace of replaced tokens, by our own monotonic time, unless another gateway
     of this state does.
 
-    While the store cannot, the time is kept and counted later: no token is good for longer. Time
-    in which this process stood still is none that was served.
+    While the store cannot, or takes its time, that is counted later: no token is good for longer.
+    Time in which this process stood still is none that was served.
     """
-    seen, seen_s, elapsed_s, is_told = -1, clock.monotonic_s(), 0.0, False
+    seen, elapsed_s, is_told = -1, 0.0, False
     while True:
-        await asyncio.sleep(_AGE_S)
-        now_s = clock.monotonic_s()
-        elapsed_s += min(now_s - seen_s, _AGE_MAX_S)
-        seen_s, elapsed_ms = now_s, int(elapsed_s * 1000)
+        elapsed_ms = int(elapsed_s * 1000)
+        counting = asyncio.create_task(desk.write(desk.store.age_tokens, elapsed_ms, seen=seen))
+        elapsed_s += await _serve_on(clock)
+        while not counting.done():
+            elapsed_s += await _serve_on(clock)
         try:
-            seen = await desk.write(desk.store.age_tokens, elapsed_ms, seen=seen)
+            seen = counting.result()
         except HoldfastError as error:
             if not is_told:
                 desk.note(error)
             is_told = True
         else:
             elapsed_s, is_told = elapsed_s - elapsed_ms / 1000, False
+
+
+async def _serve_on(clock: Clock) -> float:
+    """Wait for the next look; return the seconds in which requests were served meanwhile."""
+    began_s = clock.monotonic_s()
+    await asyncio.sleep(_AGE_S)
+    return min(clock.monotonic_s() - began_s, _AGE_MAX_S)

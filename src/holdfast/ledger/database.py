@@ -172,7 +172,8 @@ class Database:
         except apsw.IOError as error:
             # A failed fsync cannot be tried again: the kernel has forgotten what was dirty.
             self._failure = f"a commit failed ({error}); end this process and start it again"
-            raise
+            # Whatever it was, also a full disk: the commit may stand in the log all the same.
+            raise StorageFailed(path=self.label, error=self._failure) from error
 
     @contextmanager
     def reading(self) -> Iterator[apsw.Connection]:

@@ -32,7 +32,7 @@ from holdfast._base.ids import fresh_token
 from holdfast._base.invariant import invariant
 from holdfast._base.sqlite import make_log_durable, sqlite_errors
 from holdfast.config import Config
-from holdfast.errors import Damaged, StorageFailed, UsageInvalid
+from holdfast.errors import Damaged, EnvironmentFailed, StorageFailed, UsageInvalid
 from holdfast.store.sqlite.pages import CHECKSUM_BYTES, load_checksums
 
 CACHE_KIB = 16 * 1024
@@ -130,13 +130,21 @@ class Database:
             connection.pragma("journal_mode", "wal")
             if str(connection.pragma("checksum_verification")) != "1":
                 raise Damaged(path=self.label, what="the store's pages have no checksums")
-            make_log_durable(connection)
+            self._trust_log(connection)
         connection.pragma("synchronous", "full")
         connection.pragma("foreign_keys", "on")
         connection.pragma("trusted_schema", "off")
         connection.pragma("cache_size", -CACHE_KIB)
         connection.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
         return connection
+
+    def _trust_log(self, connection: apsw.Connection) -> None:
+        try:
+            make_log_durable(connection)
+        except EnvironmentFailed as error:
+            # As with a commit: another try could succeed on pages that the kernel gave up.
+            self._failure = f"its log could not be made durable ({error}); start this process again"
+            raise
 
     @contextmanager
     def transaction(self) -> Iterator[apsw.Connection]:
