@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.service.floor import (
     SMALL,
+    Rows,
     check,
     create,
     hand_in,
@@ -22,17 +23,20 @@ from tests.service.floor import (
 )
 from tests.service.processes import until
 
+from holdfast import Pipeline
 from holdfast._base.ids import START
 from holdfast.config import Config
+from holdfast.engine.barrier import is_complete
 from holdfast.engine.events import Event, EventKind
 from holdfast.engine.executor import BatchWork, Executor, SeriesWork
 from holdfast.engine.serve import Halt, ServedEngine, Telling
 from holdfast.engine.state import Shared, share
 from holdfast.errors import Fenced, HoldfastError, SparkNotStarted, StageFailed
+from holdfast.intake.upload import put_end
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.store.contract import ingress_topic
 from holdfast.store.leases import ENGINE_RESOURCE
-from holdfast.store.rows import ReadyRun, RunState
+from holdfast.store.rows import End, ReadyRun, RunState
 from holdfast.testing.plain import PlainExecutor
 
 Before = Callable[[BatchWork | SeriesWork], None]
@@ -55,8 +59,9 @@ class Floor:
         before: Before | None = None,
         executor: Callable[[], Executor] | None = None,
         config: Config = SMALL,
+        pipeline: Pipeline | None = None,
     ) -> None:
-        pipeline = make_pipeline()
+        pipeline = pipeline or make_pipeline()
         engine = ServedEngine(
             self.shared,
             pipeline.spec(),
@@ -147,6 +152,30 @@ def test_a_run_without_its_end_waits_and_keeps_nobody_up(floor: Floor) -> None:
     hand_in(floor.shared, "a")
     floor.start()
     floor.until_states(waiting="OPEN", a="COMPLETING")
+
+
+def test_a_run_that_waits_for_a_whole_table_shortens_nobodys_turns(floor: Floor) -> None:
+    """Its chunks are pending all the time, and none can be planned: all batches of the other are as
+    large as for one who is alone. When its table comes it goes on.
+    """
+    pipeline = make_pipeline()
+
+    @pipeline.result("known", streamed=True)
+    def known(sales: Rows, shops: Rows) -> Rows:
+        return [row for row in sales if row["shop"] in {shop["shop"] for shop in shops}]
+
+    waiting = create(floor.store, "waiting")
+    put(floor.shared, waiting, "shop,amount\ns1,1\n", 1)
+    run_id = hand_in(floor.shared, "a", rows=120)
+    floor.start(pipeline=pipeline)
+    floor.until_states(waiting="OPEN", a="COMPLETING")
+    batches = [w for w in floor.store.list_work(run_id, committed=True) if w.plan.segment == 1]
+    assert [len(work.plan.chunks) for work in batches] == [SMALL.batch_chunks] * 6
+    assert floor.store.list_work(waiting) == []
+    put(floor.shared, waiting, "shop,title\ns1,title s1\n", 1, table="shops")
+    for end in (End("sales", "", 1), End("sales", "b", 0), End("shops", "", 1)):
+        put_end(floor.store, waiting, end, is_complete)
+    floor.until_states(waiting="COMPLETING", a="COMPLETING")
 
 
 def test_a_small_run_ends_while_a_large_one_is_far_from_it(floor: Floor) -> None:

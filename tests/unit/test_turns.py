@@ -69,6 +69,91 @@ def test_time_away_earns_nothing() -> None:
     assert abs(back.count("b") - 5) <= 1
 
 
+def passed(
+    turns: Turns,
+    candidates: list[ReadyRun],
+    count: int,
+    *,
+    stalled: tuple[str, ...] = (),
+    from_s: float = 0.0,
+) -> Counter[str]:
+    """Give `count` turns one at a time, 0.1 s each; returns how many of each client gave something:
+    those of `stalled` runs find nothing to do, like one that waits for an END.
+    """
+    found: Counter[str] = Counter()
+    for number in range(count):
+        now_s = from_s + number * 0.1
+        chosen = turns.choose(candidates, now_s)
+        assert chosen is not None
+        is_stalled = chosen.run_id in stalled
+        turns.end(chosen.run_id, None if is_stalled else SHORT, now_s)
+        found[chosen.client] += not is_stalled
+    return found
+
+
+def test_a_newcomer_shares_with_who_is_served_however_long_another_has_been_stalled() -> None:
+    """Or whoever was served all that time would stand still until the newcomer had as much."""
+    turns = turns_of()
+    passed(turns, [run("x"), run("y")], 500, stalled=("x",))
+    found = passed(turns, [run("x"), run("y"), run("z")], 100, stalled=("x",), from_s=50.0)
+    assert found["x"] == 0
+    assert abs(found["y"] - found["z"]) <= 1
+
+
+def test_who_was_stalled_starts_again_like_a_newcomer() -> None:
+    """It has its next turn soon, and no more than its share after that."""
+    turns = turns_of()
+    both = [run("x"), run("y")]
+    passed(turns, both, 500, stalled=("x",))
+    assert passed(turns, both, 10, from_s=51.0)["x"] in (4, 5, 6)
+
+
+def test_who_stalls_keeps_what_it_owes() -> None:
+    """It had a large result, and the others are to have as much before it is next."""
+    turns = turns_of()
+    both = [run("x"), run("y")]
+    assert begun(turns, both) == ["x", "y"]
+    turns.end(RunId("x"), 20 * SHORT, 0.0)
+    assert turns.choose(both, 0.0) == run("x")
+    turns.end(RunId("x"), None, 0.0)
+    turns.end(RunId("y"), SHORT, 0.0)
+    assert passed(turns, both, 19, from_s=1.0)["x"] == 0
+
+
+def test_while_all_are_stalled_a_newcomer_begins_where_they_are() -> None:
+    turns = turns_of()
+    passed(turns, [run("x")], 50)
+    passed(turns, [run("x")], 1, stalled=("x",))
+    both = [run("y"), run("x")]
+    assert abs(passed(turns, both, 20, from_s=1.0)["x"] - 10) <= 1
+
+
+def test_a_stalled_run_does_not_make_its_client_absent() -> None:
+    """Nor do works that are all under way: a newcomer starts at what was done for it."""
+    turns = turns_of(3)
+    passed(turns, [run("x1"), run("x2")], 50, stalled=("x1",))
+    assert turns.choose([run("x2")], 9.0) == run("x2")
+    assert turns.choose([run("x1"), run("x2"), run("z")], 9.0) == run("z")
+    for name in ("x2", "z"):
+        turns.end(RunId(name), SHORT, 9.0)
+    found = passed(turns, [run("x1"), run("x2"), run("z")], 60, stalled=("x1",), from_s=9.0)
+    assert abs(found["x"] - found["z"]) <= 1
+
+
+def test_a_stalled_run_shortens_nobodys_turns_until_it_works_again() -> None:
+    turns = turns_of()
+    both = [run("x"), run("y")]
+    assert turns.choose(both, 0.0) == run("x")
+    turns.end(RunId("x"), None, 0.0)
+    assert turns.choose(both, 0.0) == run("y")
+    assert not turns.is_contended(both, run("y"))
+    turns.end(RunId("y"), SHORT, 0.0)
+    assert turns.choose(both, 100.0) == run("x")
+    assert turns.is_contended(both, run("x")), "it may have work, and the other waits"
+    turns.end(RunId("x"), SHORT, 100.0)
+    assert turns.is_contended(both, run("y"))
+
+
 def test_many_runs_of_one_client_share_its_part() -> None:
     turns = turns_of()
     candidates = [run("a1"), run("a2"), run("a3"), run("b1")]

@@ -11,7 +11,9 @@ much others want, and whoever wants much gets all that nobody else wants.
 * Results cannot be divided. Those of runs that were handed in more than a short turn's bytes never
   have all places: the one that is left is for batches and for the results of small runs. So nobody
   who wants little waits for the size of somebody else's.
-* A run that had nothing to do rests, a little longer each time.
+* A run that had nothing to do rests, a little longer each time. Until a turn of it gives something
+  again it counts as away, though it is looked at now and then: the store lists a run that has
+  chunks, also while they wait for the END of another table, or while something is wrong with it.
 """
 
 from __future__ import annotations
@@ -72,15 +74,15 @@ class Turns:
         if not awake:
             return None
         busy = Counter(one.client for one in self._under_way.values())
-        next_one = min(
-            awake, key=lambda one: (self._account(one.client, busy), self._runs[one.run_id])
-        )
+        next_one = min(awake, key=lambda one: self._rank(one, busy))
         self._under_way[next_one.run_id] = next_one
         return next_one
 
     def is_contended(self, candidates: Sequence[ReadyRun], chosen: ReadyRun) -> bool:
-        """Tell whether others wait, so that this turn should be a short one."""
-        busy = {*self._under_way, chosen.run_id}
+        """Tell whether others wait, so that this turn should be a short one. A run that had nothing
+        to do when last asked does not wait: it would shorten everybody's turns for nothing.
+        """
+        busy = {*self._under_way, *self._rests, chosen.run_id}
         return any(one.run_id not in busy for one in candidates)
 
     def end(self, run_id: RunId, size: int | None, now_s: float) -> None:
@@ -105,9 +107,13 @@ class Turns:
         self._runs.pop(run_id, None)
         self._rests.pop(run_id, None)
 
-    def _account(self, client: str, busy: Counter[str]) -> float:
-        expected = busy[client] * TURN_BYTES_MIN
-        return self._clients[client] + expected / self._weights.get(client, 1)
+    def _rank(self, run: ReadyRun, busy: Counter[str]) -> tuple[float, bool, float]:
+        """Return what the run with the least of has the next turn. Among equals it is one that
+        rested: it is lifted with the others all the time, and would never be ahead of them.
+        """
+        expected = busy[run.client] * TURN_BYTES_MIN
+        account = self._clients[run.client] + expected / self._weights.get(run.client, 1)
+        return account, run.run_id not in self._rests, self._runs[run.run_id]
 
     def _is_large(self, run: ReadyRun) -> bool:
         return run.undivided_bytes > self._short_bytes
@@ -117,12 +123,15 @@ class Turns:
         return rest is None or now_s >= rest.until_s
 
     def _admit(self, candidates: Sequence[ReadyRun]) -> None:
-        """Let those in who were not here before, at the least account; forget who has left."""
-        here = {one.client for one in (*candidates, *self._under_way.values())}
-        known = [account for client, account in self._clients.items() if client in here]
-        least = min(known, default=0.0)
-        self._clients = {client: self._clients.get(client, least) for client in here}
+        """Let those in who were not here before, at the least account; forget who has left. Whose
+        runs all rest does not hold the least back, and is lifted with it; what it owes stays.
+        """
+        clients = {one.run_id: one.client for one in (*candidates, *self._under_way.values())}
+        here = set(clients.values()) & self._clients.keys()
+        working = {one for run_id, one in clients.items() if run_id not in self._rests}
+        # While all rest, whoever comes begins where they are.
+        least = min((self._clients[one] for one in (here & working) or here), default=0.0)
+        self._clients = {one: max(self._clients.get(one, least), least) for one in clients.values()}
         self._weights.update((one.client, one.weight) for one in candidates)
-        runs = {one.run_id for one in candidates} | set(self._under_way)
-        self._runs = {run_id: self._runs.get(run_id, 0.0) for run_id in runs}
-        self._rests = {run: rest for run, rest in self._rests.items() if run in runs}
+        self._runs = {run_id: self._runs.get(run_id, 0.0) for run_id in clients}
+        self._rests = {run: rest for run, rest in self._rests.items() if run in clients}
