@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 from tests.service.floor import SMALL, check, make_pipeline, open_state, run_id_of, states
 from tests.service.processes import Process, until
@@ -70,6 +71,26 @@ def wait_for_all(state: Path) -> None:
         until("all runs are complete", lambda: all_complete(shared.store))
 
 
+def stop_between_transactions(process: Process, state: Path) -> None:
+    """Stop a process, but not in a beat: nobody could write until it wakes, nor take over."""
+
+    def stopped() -> bool:
+        process.signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{process.pid}/stat")
+        until("it stands still", lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        connection = apsw.Connection(str(state / "store.sqlite3"))
+        try:
+            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+        except apsw.BusyError:
+            process.signal(signal.SIGCONT)
+            return False
+        finally:
+            connection.close()
+        return True
+
+    until("it is stopped and holds nothing", stopped)
+
+
 @pytest.mark.parametrize("hit", [1, 4])
 @pytest.mark.parametrize("point", POINTS)
 def test_an_engine_killed_anywhere_changes_no_answer(
@@ -111,7 +132,7 @@ def test_a_stopped_engine_is_replaced_and_fenced_when_it_wakes(
     gate.mkdir()
     stopped = start(state, str(gate))
     until("works are under way", lambda: len(list(gate.iterdir())) == SMALL.works_at_once)
-    stopped.signal(signal.SIGSTOP)
+    stop_between_transactions(stopped, state)
     successor = start(state)
     successor.until_said("standing by")
     wait_for_all(state)
@@ -129,6 +150,37 @@ def test_a_stopped_engine_is_replaced_and_fenced_when_it_wakes(
     successor.end()
     until("the woken one takes over at once", lambda: stopped.text.count("active, epoch") == 2)
     check_all(state)
+
+
+def test_an_engine_that_wakes_inside_a_work_commits_nothing_of_it(
+    state: Path, start: Start, tmp_path: Path
+) -> None:
+    """Its successor is at the same works and has committed none of them: the fence alone refuses
+    what it had begun and now ends.
+    """
+    gates = [tmp_path / "first", tmp_path / "second"]
+    for gate in gates:
+        gate.mkdir()
+
+    def at(gate: Path) -> set[str]:
+        return {mark.name for mark in gate.iterdir()} - {"open"}
+
+    stopped = start(state, str(gates[0]))
+    until("works are under way", lambda: len(at(gates[0])) == SMALL.works_at_once)
+    stop_between_transactions(stopped, state)
+    successor = start(state, str(gates[1]))
+    until("it is at them too", lambda: at(gates[1]) == at(gates[0]))
+    before = rows_of(state.parent)
+    assert before["file"] == [], "nothing is committed"
+    (gates[0] / "open").write_text("")
+    stopped.signal(signal.SIGCONT)
+    stopped.until_said("another engine took over")
+    stopped.until_said("standing by")
+    assert rows_of(state.parent) == before
+    (gates[1] / "open").write_text("")
+    wait_for_all(state)
+    check_all(state)
+    assert not successor.said("took over")
 
 
 def test_one_is_active_and_the_others_stand_by(state: Path, start: Start) -> None:
