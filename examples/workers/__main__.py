@@ -26,6 +26,7 @@ from examples.workers import on_log, on_rabbit
 from examples.workers.rows import ROWS_PER_CHUNK
 
 from holdfast._base.crashpoint import ARM_VARIABLE, arm_from_environment
+from holdfast._base.processes import SUPERVISOR_VARIABLE, die_with_supervisor
 from holdfast.errors import EnvironmentFailed, HoldfastError
 
 PROCESSES = (
@@ -53,7 +54,8 @@ def make_client(options: argparse.Namespace) -> on_log.Client | on_rabbit.Client
 
 
 def run_worker(options: argparse.Namespace) -> None:
-    """Work until told to stop."""
+    """Work until told to stop, or until the command that started this process has ended."""
+    die_with_supervisor()
     arm_from_environment()
     host = make_host(options)
     stopped: list[int] = []
@@ -67,19 +69,28 @@ def run_worker(options: argparse.Namespace) -> None:
 
 
 class Processes:
-    """The workers. Each that was killed is started again; one that failed ends everything."""
+    """The workers. Each that was killed is started again; one that failed ends everything.
+
+    However this process ends, they end with it: else they would keep journals and partitions.
+    """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = ["--state", str(options.state), "--patience", str(options.patience)]
         if options.broker is not None:
             self._options += ["--broker", options.broker]
         crash = {ARM_VARIABLE: options.crash} if options.crash else {}
-        self._running = [self._start(groups, crash) for groups in PROCESSES]
         self.kills = 0
+        self._running: list[subprocess.Popen[bytes]] = []
+        try:
+            for groups in PROCESSES:
+                self._running.append(self._start(groups, crash))
+        except BaseException:  # raised again: those that were started must not go on alone
+            self.stop()
+            raise
 
     def _start(self, groups: str, crash: dict[str, str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "examples.workers", "--worker", groups, *self._options]
-        environment = {**os.environ, **crash}
+        environment = {**os.environ, **crash, SUPERVISOR_VARIABLE: str(os.getpid())}
         return subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
 
     def look_after(self) -> None:
@@ -108,8 +119,16 @@ class Processes:
                 process.wait()
 
 
+def _end_in_order(number: int, frame: object) -> None:
+    """Let a signal to end the command pass through what stops the workers."""
+    del frame
+    sys.exit(128 + number)
+
+
 def run_all(options: argparse.Namespace) -> str:
     """Return what is to be said at the end."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end_in_order)
     draw = random.Random(options.kill)
     client = make_client(options)
     processes = Processes(options)

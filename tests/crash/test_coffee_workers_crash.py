@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from examples.workers.__main__ import PROCESSES
 from tests.crash import coffee_workers
+from tests.integration.waiting import until
 
 from holdfast._base.crashpoint import POINTS
 from holdfast.testing.crash import CrashLoop, Hit, Tally
@@ -152,3 +155,43 @@ def test_random_kills_of_processes(source: Path, tmp_path: Path) -> None:
     assert killed is not None
     assert int(killed[1]) >= 1
     coffee_workers.compare(source, tmp_path / "out")
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that this one started; none if it is gone."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(one) for task in tasks for one in (task / "children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def lives(pid: int) -> bool:
+    """Tell whether a process runs: one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_no_worker_outlives_the_command(source: Path, tmp_path: Path, number: int) -> None:
+    """Else it keeps its journal, its lock and its lease, and the next command waits for it."""
+    command = [sys.executable, "-m", "examples.workers", str(source / "data")]
+    command += ["--state", str(tmp_path / "state"), "--rows-per-chunk", "1"]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+    workers: list[int] = []
+    try:
+        until(lambda: len(children_of(process.pid)) == len(PROCESSES), "all workers are started")
+        workers = children_of(process.pid)
+        until(lambda: any(tmp_path.glob("state/workers/filter/*/*/*/journal")), "one is at work")
+        process.send_signal(number)
+        code = process.wait(60)
+        until(lambda: not any(map(lives, workers)), "every worker is gone")
+        assert code == (-number if number == signal.SIGKILL else 128 + number)
+    finally:
+        process.kill()
+        process.wait()
+        for pid in filter(lives, workers):
+            os.kill(pid, signal.SIGKILL)
