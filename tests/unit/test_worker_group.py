@@ -247,6 +247,30 @@ def test_a_missing_file_is_fenced_only_if_the_lease_is_another_s(
             member.step()
 
 
+@pytest.mark.parametrize("error", [ValueError("a user's"), KeyboardInterrupt()])
+def test_who_cannot_make_a_worker_holds_nothing_of_its_partition(
+    house: House, error: BaseException
+) -> None:
+    """Neither journal nor lease, so that nobody waits for one who does not work."""
+    taken: list[Place] = []
+
+    def make(place: Place) -> Worker[NoState]:
+        taken.append(place)
+        raise error
+
+    house.make, kept = make, house.make  # type: ignore[method-assign]
+    first = house.join()
+    house.make = kept  # type: ignore[method-assign]
+    with pytest.raises(type(error)):
+        first.step()
+    assert first.held == []
+    with pytest.raises(StorageFailed):
+        taken[0].persistence.finish("ada")
+    second = house.join()
+    second.step()
+    assert second.held == [0, 1]
+
+
 def test_one_group_name_on_two_topics_is_two_groups(house: House) -> None:
     """Each has leases, journals and members of its own, in one directory."""
     house.log.create_topic("other", partitions=PARTITIONS)

@@ -20,7 +20,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import FILE_MODE, make_directories, os_errors
 from holdfast._base.ids import Epoch, digest, fresh_token
-from holdfast.errors import Fenced, HoldfastError, StorageFailed, UsageInvalid
+from holdfast.errors import Fenced, StorageFailed, UsageInvalid
 from holdfast.log.contract import QueueBackend
 from holdfast.store.contract import Store
 from holdfast.store.leases import Keeper, Sight, look_again
@@ -160,13 +160,13 @@ class Member:
         fence = self._keepers[partition].try_take()
         if fence is None:
             return
-        with self._standing_by(partition, fence):
+        with self._standing_by(partition, fence), ExitStack() as undo:
+            # Whatever ends this, an error of the user's code too: who has no worker holds nothing.
+            undo.callback(self._keepers[partition].close)
             place = Place(partition, fence, self._inherit(partition, fence.epoch))
-            try:
-                self._held[partition] = place, self._make(place)
-            except HoldfastError:
-                place.persistence.close()
-                raise
+            undo.callback(place.persistence.close)
+            self._held[partition] = place, self._make(place)
+            undo.pop_all()
 
     @contextmanager
     def _standing_by(self, partition: int, fence: Fence) -> Iterator[None]:
