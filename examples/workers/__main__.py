@@ -2,8 +2,9 @@
 
 Starts the workers as processes, sends the tables of DATA through them and writes the answers. A
 worker that is killed is started again. With --kill, one is killed every second or so; with --crash,
-each kills itself once, at a crash point (docs/internals/crash-points.md). With --broker they speak
-over RabbitMQ; its password comes from the environment.
+each kills itself once, at a crash point (docs/internals/crash-points.md); with a second --crash, it
+does so again there after its restart. With --broker they speak over RabbitMQ; its password
+comes from the environment.
 
     python -m examples.workers --worker GROUP[,GROUP...] --state STATE
 
@@ -78,27 +79,36 @@ class Processes:
         self._options = ["--state", str(options.state), "--patience", str(options.patience)]
         if options.broker is not None:
             self._options += ["--broker", options.broker]
-        crash = {ARM_VARIABLE: options.crash} if options.crash else {}
-        self.kills = 0
+        self._crashes: list[str] = options.crash
+        self._killed = [0] * len(PROCESSES)
         self._running: list[subprocess.Popen[bytes]] = []
         try:
-            for groups in PROCESSES:
-                self._running.append(self._start(groups, crash))
+            for place in range(len(PROCESSES)):
+                self._running.append(self._start(place))
         except BaseException:  # raised again: those that were started must not go on alone
             self.stop()
             raise
 
-    def _start(self, groups: str, crash: dict[str, str]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "examples.workers", "--worker", groups, *self._options]
-        environment = {**os.environ, **crash, SUPERVISOR_VARIABLE: str(os.getpid())}
+    @property
+    def kills(self) -> int:
+        """How many workers were killed so far, by whomever."""
+        return sum(self._killed)
+
+    def _start(self, place: int) -> subprocess.Popen[bytes]:
+        """Start a process, to crash where it is its turn to."""
+        command = [sys.executable, "-m", "examples.workers", "--worker", PROCESSES[place]]
+        environment = {**os.environ, SUPERVISOR_VARIABLE: str(os.getpid())}
+        if self._killed[place] < len(self._crashes):
+            environment[ARM_VARIABLE] = self._crashes[self._killed[place]]
+        command += self._options
         return subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment)
 
     def look_after(self) -> None:
         for place, process in enumerate(self._running):
             code = process.poll()
             if code in (-signal.SIGKILL, TRY_AGAIN):
-                self._running[place] = self._start(PROCESSES[place], {})
-                self.kills += code != TRY_AGAIN
+                self._killed[place] += code != TRY_AGAIN
+                self._running[place] = self._start(place)
             elif code is not None:
                 raise SystemExit(f"a worker of {PROCESSES[place]} ended with {code}; see above")
 
@@ -161,7 +171,13 @@ def main() -> None:
     parser.add_argument("--rows-per-chunk", type=int, default=ROWS_PER_CHUNK)
     parser.add_argument("--patience", type=float, default=10.0, help="seconds; see docs/worker.md")
     parser.add_argument("--broker", metavar="URL", help="RabbitMQ: amqp://user@host:port/")
-    parser.add_argument("--crash", metavar="POINT[:HIT]", help="kill each worker there, once")
+    parser.add_argument(
+        "--crash",
+        metavar="POINT[:HIT]",
+        action="append",
+        default=[],
+        help="kill each worker there, once; given again: there, when it was started again",
+    )
     parser.add_argument("--kill", type=int, metavar="SEED", help="kill workers at random")
     parser.add_argument("--worker", metavar="GROUPS", help="be one worker process")
     options = parser.parse_args()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from examples.workers.__main__ import PROCESSES
 from tests.crash import coffee_workers
 from tests.crash.test_coffee_workers_crash import MOMENTS
 from tests.integration.rabbit_server import RabbitServer, running
@@ -25,6 +26,11 @@ from holdfast.worker.queues import QueueInbox, QueueOutbox
 
 ROOT = Path(__file__).parents[2]
 SEED = int(os.environ.get("HOLDFAST_SEED", "5"))
+LEAVES_NOTHING = ("before data commit",)
+"""At the first of these, nothing was committed: there is nothing to recover."""
+LEAVES_CHUNKS = ("before ack", "after ack", "before process")
+RECOVERIES = 4
+"""Kills of recoveries that must have been, by each process being killed at the moment once."""
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +65,24 @@ def killed_in(done: subprocess.Popen[str], source: Path, root: Path) -> int:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_every_worker_is_killed_once(
+def test_every_worker_is_killed_and_again_while_it_recovers(
     server: RabbitServer, source: Path, tmp_path: Path, moment: str
 ) -> None:
-    """Each process dies at its first pass of the point, and is started again."""
-    process = started(server, source, tmp_path, "--crash", MOMENTS[moment])
-    assert killed_in(process, source, tmp_path) >= 4
+    """Each process dies at the moment, is started again, and dies before its first message."""
+    hit = 2 if moment in LEAVES_NOTHING else 1
+    crashes = ("--crash", f"{MOMENTS[moment]}:{hit}", "--crash", "worker.recover.each")
+    process = started(server, source, tmp_path, *crashes)
+    assert killed_in(process, source, tmp_path) >= len(PROCESSES) + RECOVERIES
+
+
+@pytest.mark.parametrize("moment", LEAVES_CHUNKS)
+def test_every_worker_is_killed_and_again_while_it_applies_what_was_left(
+    server: RabbitServer, source: Path, tmp_path: Path, moment: str
+) -> None:
+    """Chunks were committed and no state holds them: the next start applies them first of all."""
+    crashes = ("--crash", MOMENTS[moment], "--crash", "worker.apply.after")
+    process = started(server, source, tmp_path, *crashes)
+    assert killed_in(process, source, tmp_path) >= len(PROCESSES) + RECOVERIES
 
 
 def test_random_kills(server: RabbitServer, source: Path, tmp_path: Path) -> None:
