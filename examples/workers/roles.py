@@ -2,7 +2,7 @@
 
 Each role is a class with `outputs` (where it sends which table type), `first` (which tables must be
 complete before the others are applied), and three methods that depend on the state and the chunk
-alone. States are JSON.
+alone. States are JSON; a joiner has one per table.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from examples.workers.rows import (
@@ -25,6 +26,7 @@ from examples.workers.rows import (
 
 from holdfast.worker.messages import Chunk
 from holdfast.worker.roles import NoState, Output, Part
+from holdfast.worker.tables import Tables
 
 YEARS = ("2024", "2025")
 OPEN, CLOSED = "06:00:00", "23:00:00"
@@ -208,13 +210,13 @@ class Maximizer:
 
 
 class Names:
-    """What a joiner looks up, by table, and what it looks it up for."""
+    """One side of a joiner: what is known by key, of one table."""
 
-    def __init__(self, fields: dict[str, dict[str, Any]] | None = None) -> None:
-        self.fields = fields or {"stores": {}, "menu_items": {}, "top_users": {}, "users": {}}
+    def __init__(self, rows: dict[str, Any] | None = None) -> None:
+        self.rows = rows or {}
 
     def to_bytes(self) -> bytes:
-        return json.dumps(self.fields, sort_keys=True).encode("ascii")
+        return json.dumps(self.rows, sort_keys=True).encode("ascii")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -223,11 +225,28 @@ class Names:
     def learn(self, chunk: Chunk, key: str, name: str) -> None:
         """Keep the names of a side table."""
         for row in read_csv(chunk.payload):
-            self.fields[chunk.table_type][row[key]] = row[name]
+            self.rows[row[key]] = row[name]
 
-    def name(self, table: str, key: int) -> str:
+    def name(self, key: int) -> str:
         """Return a name, or the key itself for an orphan."""
-        return str(self.fields[table].get(str(key), key))
+        return str(self.rows.get(str(key), key))
+
+
+@dataclass
+class Sides(Tables):
+    """Two states: what q2 and q3 look up."""
+
+    stores: Names
+    menu_items: Names
+
+
+@dataclass
+class Asked(Tables):
+    """What q4 knows: stores by name, who is looked for in which of them, and who was found."""
+
+    stores: Names
+    top_users: Names
+    users: Names
 
 
 class JoinNames:
@@ -239,26 +258,26 @@ class JoinNames:
         self._answers = answers
         self.outputs = [Output(answers, name) for name in ("q2_quantity", "q2_profit", "q3")]
 
-    def start(self) -> Names:
-        return Names()
+    def start(self) -> Sides:
+        return Sides(Names(), Names())
 
-    def apply(self, state: Names, chunk: Chunk) -> Iterable[Part]:
+    def apply(self, state: Sides, chunk: Chunk) -> Iterable[Part]:
         if chunk.table_type == "stores":
-            state.learn(chunk, "store_id", "store_name")
+            state.stores.learn(chunk, "store_id", "store_name")
             return ()
         if chunk.table_type == "menu_items":
-            state.learn(chunk, "item_id", "item_name")
+            state.menu_items.learn(chunk, "item_id", "item_name")
             return ()
         rows = decode_rows(chunk.payload)
         if chunk.table_type == "volumes":
-            named = [(half, state.name("stores", key), money(n)) for half, key, n in rows]
+            named = [(half, state.stores.name(key), money(n)) for half, key, n in rows]
             return [Part(self._answers, "q3", encode_rows(named))]
         field = chunk.table_type.removeprefix("best_")
         text = str if field == "quantity" else money
-        named = [(month, state.name("menu_items", item), text(n)) for month, item, n in rows]
+        named = [(month, state.menu_items.name(item), text(n)) for month, item, n in rows]
         return [Part(self._answers, f"q2_{field}", encode_rows(named))]
 
-    def results(self, state: Names) -> Iterable[Part]:
+    def results(self, state: Sides) -> Iterable[Part]:
         del state
         return ()
 
@@ -274,25 +293,25 @@ class JoinUsers:
     def __init__(self, answers: str) -> None:
         self.outputs = [Output(answers, "q4")]
 
-    def start(self) -> Names:
-        return Names()
+    def start(self) -> Asked:
+        return Asked(Names(), Names(), Names())
 
-    def apply(self, state: Names, chunk: Chunk) -> Iterable[Part]:
+    def apply(self, state: Asked, chunk: Chunk) -> Iterable[Part]:
         if chunk.table_type == "stores":
-            state.learn(chunk, "store_id", "store_name")
+            state.stores.learn(chunk, "store_id", "store_name")
         elif chunk.table_type == "top_users":
             for store, user in decode_rows(chunk.payload):
-                state.fields["top_users"].setdefault(str(user), []).append(store)
+                state.top_users.rows.setdefault(str(user), []).append(store)
         else:
             for row in read_csv(chunk.payload):
-                if row["user_id"] in state.fields["top_users"]:
-                    state.fields["users"][row["user_id"]] = row["birthdate"]
+                if row["user_id"] in state.top_users.rows:
+                    state.users.rows[row["user_id"]] = row["birthdate"]
         return ()
 
-    def results(self, state: Names) -> Iterator[Part]:
+    def results(self, state: Asked) -> Iterator[Part]:
         rows = [
-            (state.name("stores", store), state.fields["users"].get(user, ""))
-            for user, stores in state.fields["top_users"].items()
+            (state.stores.name(store), state.users.rows.get(user, ""))
+            for user, stores in state.top_users.rows.items()
             for store in stores
         ]
         for block in blocks(sorted(rows), ROWS_PER_CHUNK):
