@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from examples.workers.__main__ import PROCESSES
 from tests.crash import coffee_workers
-from tests.crash.test_coffee_workers_crash import MOMENTS
+from tests.crash.test_coffee_workers_crash import KILLS_MIN, MOMENTS
 from tests.integration.rabbit_server import RabbitServer, running
 from tests.integration.waiting import until
 
@@ -87,8 +87,8 @@ def test_every_worker_is_killed_and_again_while_it_applies_what_was_left(
 
 def test_random_kills(server: RabbitServer, source: Path, tmp_path: Path) -> None:
     """Again with HOLDFAST_SEED."""
-    process = started(server, source, tmp_path, "--rows-per-chunk", "5", "--kill", str(SEED))
-    assert killed_in(process, source, tmp_path) >= 1
+    process = started(server, source, tmp_path, "--rows-per-chunk", "1", "--kill", str(SEED))
+    assert killed_in(process, source, tmp_path) >= KILLS_MIN
 
 
 def test_the_broker_is_killed(source: Path, tmp_path: Path) -> None:
