@@ -12,6 +12,7 @@ import pytest
 from tests.integration.rabbit_server import RabbitServer, running
 from tests.integration.router_work import (
     Place,
+    RouterProcess,
     chunk_of,
     drained,
     end_of,
@@ -110,6 +111,43 @@ def test_an_end_is_held_until_its_chunks_are_in_and_the_log_says_so(case: Case) 
     assert case.place.received(run) == {"north": [1, 2, 3], "south": []}
     assert case.place.announced(run) == {"north": 3, "south": 0}
     shards_have(case, (run, 3, "north"), (run, 0, "south"))
+
+
+def told_of_ends(router: RouterProcess, sender: str) -> list[str]:
+    """What a router said of one sender's END, in order."""
+    return [
+        line["event"]
+        for line in router.lines()
+        if line["event"].startswith("END ") and line["sender"] == sender
+    ]
+
+
+def test_the_log_tells_the_way_of_one_end_in_order(tmp_path: Path) -> None:
+    """Whoever reads one sender's lines knows where its END is: nothing twice, nothing left out.
+
+    The first router dies while it holds the ENDs of two. The broker lets them be held for long: it
+    gives none back by itself.
+    """
+    with running() as server, Broker(server.url(), patience_s=60) as broker:
+        case = Case(server, broker, tmp_path)
+        run = case.place.open_run(case.client, ["north", "south"])
+        case.send(end_of(run, 1, "north"), end_of(run, 1, "south"))
+        with case.routing() as router:
+            until(lambda: router.said("END deferred") == 2, "both are held")
+            for sender in ("north", "south"):
+                assert told_of_ends(router, sender) == ["END received", "END deferred"]
+            router.kill()
+        until(lambda: (case.queue.depth() or 0) >= 2, "the broker has them back")
+        with case.routing() as router:
+            until(lambda: router.said("END deferred") == 2, "both are held again")
+            case.send(chunk_of(run, 1, "south"), chunk_of(run, 1, "north"))
+            until(lambda: router.said("END acked") == 2, "both are let go")
+            assert router.stop() == 0
+            again = ["END received", "END redelivered, recovering state", "END deferred"]
+            for sender in ("north", "south"):
+                assert told_of_ends(router, sender) == [*again, "END forwarded", "END acked"]
+        shards_have(case, (run, 1, "north"), (run, 1, "south"))
+        case.place.store.close()
 
 
 def test_killed_while_ends_are_held_three_times_in_a_row(case: Case) -> None:

@@ -150,20 +150,28 @@ def append(log: QueueBackend, first: int, last: int) -> None:
 
 
 def passed(log: QueueBackend) -> set[tuple[int, bytes]]:
-    """What was passed on, by ordinal and payload; the END has the ordinal 0."""
-    found: set[tuple[int, bytes]] = set()
+    """What was passed on, by ordinal and payload; the END has the ordinal 0.
+
+    Each under one id. A copy under the same id is none too many: whoever reads on drops it.
+    """
+    found: dict[str, tuple[int, bytes]] = {}
     place = START
     while records := log.fetch_batch("out", place, count=1000):
         place = Offset(records[-1].offset + 1)
         for one in records:
             message = decode(one.record.value)
+            assert one.record.record_id == message.message_id
             match message:
                 case Chunk():
-                    found.add((message.ordinal, message.payload))
+                    what = (message.ordinal, message.payload)
                 case End():
-                    found.add((0, b"%d" % message.total_chunks))
-    assert found <= {(n, b"%d" % n) for n in range(1, 201)} | {(0, b"200")}
-    return found
+                    what = (0, b"%d" % message.total_chunks)
+                case _:
+                    raise AssertionError(message)
+            assert found.setdefault(message.message_id, what) == what, "one id, two messages"
+    assert set(found.values()) <= {(n, b"%d" % n) for n in range(1, 201)} | {(0, b"200")}
+    assert len(set(found.values())) == len(found), "the same was passed on under two ids"
+    return set(found.values())
 
 
 class Group:
