@@ -15,6 +15,8 @@ from holdfast.worker.crashes import CRASH_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "worker.md"
+PROGRAMS = ("count_words.py", "count_group.py", "count_rabbit.py")
+"""In the order of the page. The last needs a broker: tests/integration/test_workers_rabbit.py."""
 
 
 def blocks(language: str) -> list[str]:
@@ -28,12 +30,14 @@ def answers() -> list[str]:
     return [block for block in blocks("") if block.startswith("Chunk(")]
 
 
-def start(directory: Path, name: str = "count_words.py", crash: str = "") -> Popen[str]:
+def start(
+    directory: Path, name: str = "count_words.py", crash: str = "", *arguments: str
+) -> Popen[str]:
     """Start a program of the page beside the others."""
-    for program, code in zip(("count_words.py", "count_group.py"), blocks("python"), strict=True):
+    for program, code in zip(PROGRAMS, blocks("python"), strict=True):
         (directory / program).write_text(code)
     return Popen(
-        [sys.executable, name],
+        [sys.executable, name, *arguments],
         cwd=directory,
         env={**os.environ, CRASH_VARIABLE: crash},
         stdout=PIPE,

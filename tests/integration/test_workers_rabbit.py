@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,8 @@ import pytest
 from examples.workers.__main__ import PROCESSES
 from tests.crash import coffee_workers
 from tests.crash.test_coffee_workers_crash import KILLS_MIN, MOMENTS
-from tests.integration.rabbit_server import RabbitServer, running
+from tests.docs.test_worker_page import answers, end, start
+from tests.integration.rabbit_server import PASSWORD, RabbitServer, running
 from tests.integration.waiting import until
 
 from holdfast._base.ids import fresh_token
@@ -105,6 +107,19 @@ def test_the_broker_is_killed(source: Path, tmp_path: Path) -> None:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+
+def test_the_program_of_the_page_runs_as_written(
+    server: RabbitServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what the page says, after a crash and again."""
+    monkeypatch.setenv("HOLDFAST_AMQP_PASSWORD", PASSWORD)
+    url = f"amqp://holdfast@127.0.0.1:{server.port}/"
+    name, (promised, _) = "count_rabbit.py", answers()
+    crash = "crash_after_two_chunks"
+    assert end(start(tmp_path, name, crash, url)) == (-signal.SIGKILL, "")
+    for _ in range(2):
+        assert end(start(tmp_path, name, "", url)) == (0, promised)
 
 
 def test_what_is_no_message_is_a_dead_letter(server: RabbitServer) -> None:
