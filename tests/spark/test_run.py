@@ -467,8 +467,13 @@ def test_check_combine_catches_an_average(spark: SparkSession) -> None:
         check_combine(pipe, "mean", first, second)
 
 
+@pytest.mark.parametrize(
+    ("made", "order_by"),
+    [("shoop", []), ("shop", ["amuont"]), ("map(shop, amount) AS sizes", [])],
+    ids=["no such column", "an order by no column", "a column without an order"],
+)
 def test_a_typo_in_the_last_result_is_found_before_there_is_a_run(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, made: str, order_by: list[str]
 ) -> None:
     """Corrected, the same state serves: nothing was created, bound or committed."""
     write_csv(tmp_path / "sales.csv", SALES)
@@ -476,9 +481,9 @@ def test_a_typo_in_the_last_result_is_found_before_there_is_a_run(
     broken = Pipeline("typo")
     broken.input("sales", schema="shop string, amount int")
 
-    @broken.result("last")
+    @broken.result("last", order_by=order_by)
     def last(sales: DataFrame) -> DataFrame:
-        return sales.select("shoop")
+        return sales.selectExpr(made)
 
     with pytest.raises(StageInvalid):
         broken.run(spark, inputs=inputs, state=tmp_path / "s")

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from holdfast.engine.executor import BAD_ROWS_PREFIX, BatchWork, Outcome, SeriesWork, Source
-from holdfast.engine.spec import OutputKind, OutputSpec, PipelineSpec
+from holdfast.engine.spec import OutputKind, OutputSpec, PipelineSpec, SeriesSpec
 from holdfast.errors import HoldfastError
 from holdfast.intake.tables import BadRowPolicy
 from holdfast.spark.evaluate import Evaluation
@@ -64,6 +64,12 @@ def _bytes_of(work: SeriesWork) -> int:
     return sum(files) + sum(source.stop - source.start for source in sources)
 
 
+def _order_of(series: SeriesSpec, frame: DataFrame) -> list[Column]:
+    """Return what the rows of a result are sorted by: all columns, so that ties have an order."""
+    rest = [column for column in frame.columns if column not in series.order_by]
+    return [quoted(name) for name in (*series.order_by, *rest)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Made:
     """A result, made and not yet computed."""
@@ -96,8 +102,8 @@ class SparkExecutor:
         self._spec: PipelineSpec = pipeline.spec()
 
     def check(self) -> None:
-        """Build every result on empty frames; a table whose columns only its files know is left
-        to the first batch.
+        """Build every result on empty frames, its order too; a table whose columns only its files
+        know is left to the first batch.
         """
         known = [t for t in self._spec.tables if t.schema or t.format == "binaryFile"]
         if len(known) < sum(not table.produced for table in self._spec.tables):
@@ -105,7 +111,9 @@ class SparkExecutor:
         nothing = Evaluation(self._pipeline, self._spark, {})
         with working("the pipeline"):
             for series in self._spec.series:
-                nothing.frame(series.name)
+                frame = nothing.frame(series.name)
+                with building(f"result {series.name}"):
+                    frame.sortWithinPartitions(*_order_of(series, frame))
 
     def run_batch(self, work: BatchWork) -> Outcome:
         """Write every output of the segment whose table has chunks in this work."""
@@ -196,8 +204,7 @@ class SparkExecutor:
         frame = self._result_frame(work, pins)
         columns = tuple(frame.columns)
         with building(f"result {work.name}"):
-            rest = [column for column in columns if column not in series.order_by]
-            order = [quoted(name) for name in (*series.order_by, *rest)]
+            order = _order_of(series, frame)
             if _bytes_of(work) <= _ONE_TASK_BYTES:
                 ordered = frame.repartition(1).sortWithinPartitions(*order)
             else:
