@@ -95,6 +95,12 @@ def session_choices() -> list[Choice]:
             "What every Parquet reader knows, said so that a cluster's default cannot change"
             " files.",
         ),
+        Choice(
+            "spark.sql.parquet.outputTimestampType",
+            "TIMESTAMP_MICROS",
+            "Parquet's own type, with its zone. The default is an older one, which other readers"
+            " take for nanoseconds without a zone.",
+        ),
     ]
 
 
