@@ -110,7 +110,7 @@ class Config:
     piece_rows_max: int = _number(1_000_000, 1, 1 << 40)
     """Most rows in one piece of a result: a client fetches and checks it as a whole, and fetches it
     again after a broken line. It is rows that Spark counts as it writes; rows of a hundred bytes
-    make pieces of 100 MB. Smaller: more files, each with its row and fsync. A new value is for
+    make CSV of 100 MB. Smaller: more files, each with its row and fsync. A new value is for
     results that are not yet written."""
 
     works_at_once: int = _number(2, 1, 64)

@@ -40,6 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 _FORMATS = ("csv", "json", "parquet", "binaryFile")
 _SCHEMA_FORMATS = ("csv", "json")
+_RESULT_FORMATS = ("csv", "parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,21 +258,34 @@ class Pipeline:
         *,
         streamed: bool = False,
         order_by: Sequence[str] = (),
+        format: str = "csv",  # noqa: A002 - the word Spark's writers use
         version: str | None = None,
     ) -> Callable[[F], F]:
         """Define a named result, computed after the barrier.
 
         `streamed=True`: computed per batch, its pieces leave at once, provisional until the run
         is DONE and void if it fails; right only for functions with f(a + b) = f(a) + f(b).
-        `order_by` is the order of the exported file; ties go by the other columns.
+        `order_by` is the order of the exported rows; ties go by the other columns.
+        `format`: "csv" is exported as one file, "parquet", which keeps types, as a directory.
         """
         self._check_list(name, order_by=order_by)
+        if format not in _RESULT_FORMATS:
+            self._refuse(f"result {name}: no format {format!r}", "Use csv or parquet.")
 
         def define(function: F) -> F:
             parents = self._parents(name, function)
-            node = Node(name, NodeKind.RESULT, parents, streamed=streamed, order_by=tuple(order_by))
+            node = Node(
+                name,
+                NodeKind.RESULT,
+                parents,
+                streamed=streamed,
+                order_by=tuple(order_by),
+                format=format,
+            )
             self._add(node, Definition(function=function))
             facts = (str(streamed), *order_by, "from", *parents)
+            # Runs that began before there was another format go on: CSV leaves no trace.
+            facts += ("as", format) if format != "csv" else ()
             self._remember("result", name, function, version, *facts)
             return function
 
@@ -301,7 +315,7 @@ class Pipeline:
         """Run to the end, or resume: same state, same inputs.
 
         `inputs`: a directory, or table -> path, list of paths, or DataFrame (written once, never
-        evaluated again). `out`: where each result is exported as CSV.
+        evaluated again). `out`: where each result is exported.
 
         Raises:
             SparkLost: the session died. What was committed stands; run again to resume.

@@ -425,9 +425,8 @@ def _check_exports(root: Path, store: Store, run: Run, out: Path | None) -> list
         return []
     known = store.read_exports(run.run_id)
     return [
-        f"{export_path(out, result.series)} is missing or was altered; run again to restore it"
+        f"{export_path(out, result.series, result.format)} is missing or was altered;"
+        " run again to restore it"
         for result in store.read_series(run.run_id)
-        if not is_exported(
-            out, result.series, known.get(result.series) or export_checksum(root, result)
-        )
+        if not is_exported(out, result, known.get(result.series) or export_checksum(root, result))
     ]

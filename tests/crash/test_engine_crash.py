@@ -24,6 +24,7 @@ from tests.crash.workloads import (
     run_elsewhere,
     run_failing,
     run_files,
+    run_restoring,
     run_uploads,
 )
 
@@ -69,6 +70,23 @@ def test_the_relay_killed_anywhere_sends_and_reads_on(tallies: Tallies) -> None:
 
 def is_of_relay(hit: Hit) -> bool:
     return hit.name.startswith("relay.")
+
+
+def test_an_export_of_parquet_is_restored_whatever_kills_that(tallies: Tallies) -> None:
+    """I1, I5: killed at every point of each export; and while one is replaced, killed again."""
+
+    def is_of_export(hit: Hit) -> bool:
+        return hit.name.startswith(("delivery.export.", "parts."))
+
+    loop = CrashLoop(run_restoring, settle=check_settled, final=check_answers)
+    hits = list(loop.singles(keep=is_of_export))
+    for first in hits:
+        if first.name == "parts.replace.aside":
+            loop.pairs(first, keep=is_of_export)
+    tallies["engine"].add(loop.tally)
+    assert loop.tally.problems == []
+    assert loop.tally.cases == len(hits)
+    assert loop.tally.pairs > 3
 
 
 def test_gc_killed_anywhere_removes_only_garbage(tmp_path: Path, tallies: Tallies) -> None:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from holdfast import Pipeline
 from holdfast._base.ids import Ordinal, RunId
 from holdfast.blobs.local import LocalBlobs
@@ -36,8 +38,11 @@ FINAL_STATES = (RunState.FORWARDING, RunState.RECEIVING, RunState.COMPLETING, Ru
 Rows = list[dict[str, Any]]
 
 
-def make_pipeline(name: str = "toy") -> Pipeline:
-    """Streamed result, combine, kept rows, a whole table, a durable stage: two segments."""
+def make_pipeline(name: str = "toy", results: str = "csv") -> Pipeline:
+    """Streamed result, combine, kept rows, a whole table, a durable stage: two segments.
+
+    `results`: the format of those that are made of numbers.
+    """
     pipe = Pipeline(name, version="1")
     pipe.input("sales", schema="shop string, amount int", senders=["", "b"])
     pipe.input("notes", schema="text string", optional=True)
@@ -47,14 +52,14 @@ def make_pipeline(name: str = "toy") -> Pipeline:
     def doubled(sales: Rows) -> Rows:
         return [{**row, "amount": 2 * int(row["amount"])} for row in sales]
 
-    @pipe.result("large", streamed=True, order_by=["amount"])
+    @pipe.result("large", streamed=True, order_by=["amount"], format=results)
     def large(sales: Rows) -> Rows:
         return [row for row in sales if int(row["amount"]) >= 5]
 
     totals = pipe.combine("totals", doubled, by=["shop"], sum=["amount"], count="n")
     assert totals.name == "totals"
 
-    @pipe.result("report", order_by=["title"])
+    @pipe.result("report", order_by=["title"], format=results)
     def report(totals: Rows, shops: Rows) -> Rows:
         titles = {row["shop"]: row["title"] for row in shops}
         return [
@@ -118,10 +123,20 @@ def run_elsewhere(root: Path) -> None:
     run_files(root, replace(SMALL, fetch_records=2, log=(root / "elsewhere.db").as_uri()))
 
 
-def run_files(root: Path, config: Config = SMALL) -> None:
+def run_restoring(root: Path) -> None:
+    """A run with results in Parquet; then one of its exports is damaged, and restored."""
+    run_files(root, results="parquet")
+    if not (root / "restored").exists():
+        part = root / "out" / "report.parquet" / "part-00001.parquet"
+        part.write_bytes(part.read_bytes()[:-1])
+        run_files(root, results="parquet")
+        (root / "restored").write_text("")
+
+
+def run_files(root: Path, config: Config = SMALL, results: str = "csv") -> None:
     """Bind files in place, run to DONE, export; every work fails once."""
     write_inputs(root / "in")
-    pipeline = make_pipeline()
+    pipeline = make_pipeline(results=results)
     spec = pipeline.spec()
     with hold(root / "state", config) as held:
         drive(
@@ -232,7 +247,7 @@ def check_settled(root: Path) -> None:
                 assert complete, f"early: {run.state} with chunks missing"
             works = [w for w in store.list_work(run.run_id) if w.plan.name]
             assert complete or not works, "early: a result was planned before the barrier"
-            exported = list((root / "out").glob("*.csv"))
+            exported = list((root / "out").glob("[!.]*"))
             assert complete or not exported, "early: an export before the barrier"
         del directory
     findings = verify(state).findings
@@ -243,12 +258,20 @@ def check_answers(root: Path) -> None:
     """The exports hold exactly the expected rows, with multiplicity; nothing is left over."""
     check_settled(root)
     for series, wanted in expected().items():
-        with (root / "out" / f"{series}.csv").open() as file:
-            rows = Counter(tuple(row) for row in list(csv.reader(file))[1:])
-        _compare(series, rows, wanted)
+        _compare(series, Counter(exported_rows(root / "out", series)), wanted)
     _check_finished(root / "state")
     left = [p.name for p in (root / "out").iterdir() if p.name.startswith(".")]
     assert not left, f"wrong: left over {left}"
+
+
+def exported_rows(out: Path, series: str) -> list[tuple[str, ...]]:
+    """Return the rows of an export in their order: of a file of CSV, or of the parts of Parquet."""
+    if (out / f"{series}.csv").exists():
+        with (out / f"{series}.csv").open() as file:
+            return [tuple(row) for row in list(csv.reader(file))[1:]]
+    parts = sorted((out / f"{series}.parquet").iterdir())
+    tables = [pq.read_table(part).to_pylist() for part in parts]
+    return [tuple(str(value) for value in row.values()) for table in tables for row in table]
 
 
 def _compare(series: str, rows: Counter[tuple[str, ...]], wanted: Counter[tuple[str, ...]]) -> None:

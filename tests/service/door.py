@@ -206,9 +206,9 @@ def send_all(client: httpx.Client, run: str) -> list[int]:
     return codes + [end(client, run, n, table, sender).status_code for table, sender, n in ENDS]
 
 
-def work_off(root: Path, run: str) -> None:
+def work_off(root: Path, run: str, results: str = "csv") -> None:
     """Be the engine and delivery: apply what is there, finish the run if it is complete."""
-    pipeline = make_pipeline()
+    pipeline = make_pipeline(results=results)
     with store_of(root) as shared:
         fence = shared.store.take_lease("engine", "test")
         held = Held(shared.directory, shared.store, fence)

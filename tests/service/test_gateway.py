@@ -322,6 +322,31 @@ def test_pieces_have_checksums_and_ranges(gateway: Gateway, client: httpx.Client
     assert code_of(client.get(f"/v1/runs/{run}/results/nothing"), 404) == "PIECE_UNKNOWN"
 
 
+def test_a_result_in_parquet_is_fetched_by_its_files(
+    gateway: Gateway, client: httpx.Client
+) -> None:
+    """The files, in order, are the parts of the export; as one document there is none."""
+    run = create(client)
+    send_all(client, run)
+    work_off(gateway.root, run, "parquet")
+    results = {one["series"]: one for one in client.get(f"/v1/runs/{run}/results").json()["series"]}
+    for series in ("large", "report"):
+        files = results[series]["files"]
+        parts = sorted((gateway.root / "out" / f"{series}.parquet").iterdir())
+        assert len(files) == len(parts) > 1
+        for file, part in zip(files, parts, strict=True):
+            whole = client.get(file["url"])
+            assert whole.content == part.read_bytes()
+            assert whole.headers["content-type"] == "application/vnd.apache.parquet"
+            assert (file["format"], file["checksum"]) == ("parquet", checksum(whole.content))
+            part_of_it = client.get(file["url"], headers={"Range": "bytes=4-9"})
+            assert (part_of_it.status_code, part_of_it.content) == (206, whole.content[4:10])
+        assert code_of(client.get(f"/v1/runs/{run}/results/{series}"), 404) == "PIECE_UNKNOWN"
+    assert results["report"]["pieces"][0]["format"] == "parquet"
+    assert results["report"]["columns"] == ["title", "total", "n"]
+    assert client.get(f"/v1/runs/{run}/results/texts").status_code == 200
+
+
 def test_a_piece_that_was_altered_never_arrives_as_a_whole(
     gateway: Gateway, client: httpx.Client
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import json
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ from pyspark.sql import functions as F
 
 from holdfast import Pipeline
 from holdfast.config import Config
-from holdfast.engine.drive import run_id_of
+from holdfast.engine.drive import RunReport, run_id_of
 from holdfast.engine.state import look
 from holdfast.errors import (
     BadRows,
@@ -128,6 +130,101 @@ def test_pieces_are_bounded_and_the_export_keeps_its_order(
             assert max(piece.rows or 0 for piece in pieces) == rows_max
             assert [piece.ordinal for piece in pieces] == [*range(1, len(pieces) + 1)]
     assert verify(tmp_path / "state", tmp_path / "out").findings == ()
+
+
+TYPED = """
+id int, big bigint, price decimal(12,4), half double, is_new boolean, day date, at timestamp_ntz,
+seen timestamp, name string, raw binary, tags array<string>, place struct<x:int,y:string>
+"""
+
+
+def typed_rows() -> list[tuple[object, ...]]:
+    at = datetime.datetime(2025, 3, 30, 2, 30, 0, 123456)
+    return [
+        (
+            n,
+            n << 40,
+            Decimal(n) / 8,
+            n / 3,
+            n % 2 == 0,
+            datetime.date(1899 + n, 2, 28),
+            at.replace(minute=n),
+            at.replace(minute=n, tzinfo=datetime.UTC),
+            ["", " a ", 'say "x",\n'][n % 3],
+            bytes([0, n, 255]),
+            ["x"] * (n % 3),
+            (n, None),
+        )
+        for n in range(20)
+    ] + [(99, *[None] * 11)]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_result_in_parquet_keeps_types_and_values(
+    spark: SparkSession, tmp_path: Path, streamed: bool
+) -> None:
+    """The same as `pipe.test` gives; in order over bounded parts, and restored when it is lost."""
+    pipe = Pipeline("typed", version="1")
+    pipe.input("things", schema=" ".join(TYPED.split()))
+
+    @pipe.result("kept", streamed=streamed, order_by=["id"], format="parquet")
+    def kept(things: DataFrame) -> DataFrame:
+        return things
+
+    things = spark.createDataFrame(typed_rows(), TYPED).repartition(3)
+    wanted = pipe.test({"things": things}, spark)["kept"]
+
+    def run() -> RunReport:
+        inputs, config = {"things": things}, Config(piece_rows_max=4, batch_bytes=1)
+        state, out = tmp_path / "state", tmp_path / "out"
+        return pipe.run(spark, inputs=inputs, state=state, out=out, config=config)
+
+    directory = run().results["kept"]
+    found = spark.read.parquet(str(directory))
+    assert [(f.name, f.dataType) for f in found.schema] == [
+        (f.name, f.dataType) for f in wanted.schema
+    ]
+    assert found.orderBy("id").collect() == wanted.orderBy("id").collect()
+    tables = [pq.read_table(part) for part in sorted(directory.iterdir())]
+    assert [table.num_rows for table in tables] == [4, 4, 4, 4, 4, 1]
+    assert [n for table in tables for n in table["id"].to_pylist()] == [*range(20), 99]
+    assert str(tables[0].schema.field("seen").type) == "timestamp[us, tz=UTC]"
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    (directory / "part-00002.parquet").unlink()
+    assert run().exported == ["kept"]
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    assert verify(tmp_path / "state", tmp_path / "out").findings == ()
+
+
+@pytest.mark.parametrize("one_task_bytes", [0, 64 << 20])
+def test_a_result_in_parquet_without_rows_has_columns(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_task_bytes: int
+) -> None:
+    monkeypatch.setattr("holdfast.spark.execute._ONE_TASK_BYTES", one_task_bytes)
+    write_csv(tmp_path / "sales.csv", SALES)
+    pipe = Pipeline("none", version="1")
+    pipe.input("sales", schema="shop string, amount int")
+    pipe.input("gone", schema="day date", optional=True)
+
+    @pipe.result("filtered", format="parquet")
+    def filtered(sales: DataFrame) -> DataFrame:
+        return sales.where("amount < 0")
+
+    @pipe.result("streamed", streamed=True, format="parquet")
+    def streamed(sales: DataFrame) -> DataFrame:
+        return sales.where("amount < 0")
+
+    @pipe.result("absent", format="parquet")
+    def absent(gone: DataFrame) -> DataFrame:
+        return gone
+
+    inputs = {"sales": tmp_path / "sales.csv"}
+    report = pipe.run(spark, inputs=inputs, state=tmp_path / "state", out=tmp_path / "out")
+    for name, directory in report.results.items():
+        assert [path.name for path in directory.iterdir()] == ["part-00001.parquet"], name
+        found = spark.read.parquet(str(directory))
+        wanted = [("day", "date")] if name == "absent" else [("shop", "string"), ("amount", "int")]
+        assert (found.dtypes, found.count()) == (wanted, 0)
 
 
 @pytest.mark.parametrize("fmt", ["json", "parquet"])

@@ -60,6 +60,7 @@ class FakeServer(httpx.BaseTransport):
         self.tables = {table: [""] for table in tables}
         self.columns: dict[str, list[str]] = {}
         self.formats: dict[str, str] = {}
+        self.result_formats: dict[str, str] = {}
         self.runs: dict[str, FakeRun] = {}
         self.faults: deque[Fault] = deque()
         self.requests: list[tuple[str, str]] = []
@@ -142,15 +143,26 @@ class FakeServer(httpx.BaseTransport):
 
     def _results(self, run: FakeRun) -> dict[str, Any]:
         series = [
-            {"series": name, "columns": columns, "pieces": [], "files": pieces_of(data)}
+            {
+                "series": name,
+                "columns": columns,
+                "pieces": [],
+                "files": pieces_of(data, self.result_formats.get(name, "csv")),
+            }
             for name, (columns, data) in run.series.items()
         ]
         return {"state": run.state, "final": run.state == "DONE", "series": series}
 
 
-def pieces_of(data: list[bytes]) -> list[dict[str, Any]]:
+def pieces_of(data: list[bytes], fmt: str) -> list[dict[str, Any]]:
     return [
-        {"ordinal": n, "size": len(one), "checksum": hashlib.sha256(one).hexdigest(), "rows": 1}
+        {
+            "ordinal": n,
+            "size": len(one),
+            "checksum": hashlib.sha256(one).hexdigest(),
+            "rows": 1,
+            "format": fmt,
+        }
         for n, one in enumerate(data, 1)
     ]
 

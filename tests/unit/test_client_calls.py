@@ -23,9 +23,9 @@ from tests.unit.fake_server import (
 )
 
 from holdfast.cli import submit as cli_submit
-from holdfast.client.answers import RunInfo
+from holdfast.client.answers import PieceInfo, RunInfo, SeriesInfo
 from holdfast.client.client import Client
-from holdfast.client.download import header_line
+from holdfast.client.download import Wanted, header_line, wanted_of
 from holdfast.client.patience import Patience
 from holdfast.client.submit import Plan, Sent, Submitted, submit
 from holdfast.errors import (
@@ -472,6 +472,66 @@ def test_a_result_is_its_header_and_its_pieces(server: FakeServer, tmp_path: Pat
     for altered in (right[:-1] + b"x", right + b"x", right[:-1], b"x" + right[1:]):
         (tmp_path / "out" / "q1.csv").write_bytes(altered)
         assert fetched(server, run, tmp_path / "out") == right
+
+
+PARTS = [b"PAR1 one PAR1", b"PAR1 two PAR1"]
+NAMED = {"part-00001.parquet": PARTS[0], "part-00002.parquet": PARTS[1]}
+
+
+def fetched_parts(server: FakeServer, run: str, out: Path) -> dict[str, bytes]:
+    with server.client() as client:
+        files = client.download(run, out)
+    assert sorted(path.name for path in out.iterdir()) == ["q1.parquet", "q2.csv"]
+    assert files["q1.parquet"] == out / "q1.parquet"
+    return {path.name: path.read_bytes() for path in files["q1.parquet"].iterdir()}
+
+
+def test_a_result_in_parquet_is_a_directory_of_its_pieces(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    server.result_formats["q1"] = "parquet"
+    run, out = finished(server, PARTS), tmp_path / "out"
+    assert fetched_parts(server, run, out) == NAMED
+    assert asked_pieces(server) == ["q1/1", "q1/2"]
+    assert fetched_parts(server, run, out) == NAMED
+    assert asked_pieces(server) == [], "what stands is not fetched again"
+    (out / "q1.parquet" / "part-00002.parquet").write_bytes(b"PAR1 too PAR1")
+    assert fetched_parts(server, run, out) == NAMED
+    (out / "q1.parquet" / "part-00003.parquet").write_bytes(b"one more")
+    assert fetched_parts(server, run, out) == NAMED
+
+
+def test_a_directory_is_there_when_it_is_whole_and_goes_on_where_it_was_cut(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    server.result_formats["q1"] = "parquet"
+    run, out = finished(server, PARTS), tmp_path / "out"
+    server.faults.extend([fine, fine, status(403)])
+    with server.client() as client, pytest.raises(HoldfastError):
+        client.download(run, out)
+    (temporary,) = out.iterdir()
+    assert temporary.name.startswith(".tmp-")
+    server.requests.clear()
+    assert fetched_parts(server, run, out) == NAMED
+    assert asked_pieces(server) == ["q1/2"]
+
+
+def test_a_producers_parquet_is_laid_out_the_same(tmp_path: Path) -> None:
+    """It has no files beside its pieces; of a series without any there is nothing to write."""
+    piece = PieceInfo(1, 4, "sum", None, "parquet")
+    (wanted,) = wanted_of(SeriesInfo("q1", (), False, (piece,), None), "/results")
+    assert wanted == Wanted("q1.parquet", (), (piece,), "/results/q1", in_parts=True)
+    assert wanted_of(SeriesInfo("q1", (), False, (), None), "/results") == []
+
+
+def test_a_directory_of_other_files_is_not_replaced(server: FakeServer, tmp_path: Path) -> None:
+    server.result_formats["q1"] = "parquet"
+    run, theirs = finished(server, PARTS), tmp_path / "out" / "q1.parquet" / "notes.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("theirs")
+    with server.client() as client, pytest.raises(UsageInvalid, match=r"notes\.txt"):
+        client.download(run, tmp_path / "out")
+    assert theirs.read_text() == "theirs"
 
 
 @pytest.mark.parametrize("cut", range(30))

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from tests.crash.workloads import SMALL, expected, make_pipeline
+from tests.crash.workloads import SMALL, expected, exported_rows, make_pipeline, write_inputs
 from tests.unit.plain_runs import (
     Rows,
     alter_store,
@@ -30,6 +31,7 @@ from tests.unit.plain_runs import (
 from holdfast import Pipeline
 from holdfast._base.intervals import Intervals
 from holdfast.config import Config
+from holdfast.engine.drive import RunReport
 from holdfast.engine.events import Event, EventKind
 from holdfast.engine.executor import BatchWork, SeriesWork
 from holdfast.engine.state import look
@@ -46,6 +48,7 @@ from holdfast.errors import (
     StageFailed,
     StageInvalid,
     StateMismatch,
+    UsageInvalid,
 )
 from holdfast.queries import verify
 from holdfast.store.contract import ENGINE_GROUP, ingress_topic
@@ -124,6 +127,151 @@ def test_a_lost_or_damaged_export_is_restored_to_the_byte(tmp_path: Path, damage
     assert "report" in report.exported
     assert (report.exported == ["report"]) is (damage != "all gone")
     assert rows_of(tmp_path) == rows
+
+
+def parquet_toy(root: Path) -> RunReport:
+    write_inputs(root / "in")
+    return run_toy(root, pipeline=make_pipeline(results="parquet"))
+
+
+def test_a_result_in_parquet_is_a_directory_of_bounded_parts_in_order(tmp_path: Path) -> None:
+    report = parquet_toy(tmp_path)
+    out = tmp_path / "out"
+    assert sorted(path.name for path in out.iterdir()) == [
+        "large.parquet",
+        "report.parquet",
+        "texts.csv",
+    ]
+    assert report.results["report"] == out / "report.parquet"
+    for series in ("large", "report"):
+        parts = sorted((out / f"{series}.parquet").iterdir())
+        sizes = [pq.read_metadata(part).num_rows for part in parts]
+        assert [part.name for part in parts] == [
+            f"part-{n + 1:05d}.parquet" for n in range(len(parts))
+        ]
+        assert len(parts) > 1
+        assert set(sizes[:-1]) == {SMALL.piece_rows_max} >= {max(sizes)}
+        rows = exported_rows(out, series)
+        assert Counter(rows) == expected()[series]
+        assert rows == sorted(rows, key=lambda row: row[series == "large"])
+    with stored(tmp_path) as (store, run):
+        found = {one.series: one for one in store.read_results(run.run_id)}
+    assert {file.format for file in found["report"].pieces} == {"parquet"}
+    assert found["report"].ordered == found["report"].pieces
+    assert {file.format for file in found["large"].ordered or ()} == {"parquet"}
+    assert [file.rows for file in found["report"].pieces] == [2, 1]
+    assert verify(tmp_path / "state", out).findings == ()
+
+
+def damage_parts(directory: Path, damage: str) -> None:
+    first = directory / "part-00001.parquet"
+    match damage:
+        case "deleted":
+            shutil.rmtree(directory)
+        case "altered":
+            flip_byte(first)
+        case "one less":
+            first.unlink()
+        case "one more":
+            shutil.copy(first, directory / "part-00099.parquet")
+        case "renamed":
+            first.rename(directory / "part-00000.parquet")
+        case "changed places":
+            second = directory / "part-00002.parquet"
+            data = first.read_bytes()
+            first.write_bytes(second.read_bytes())
+            second.write_bytes(data)
+        case _:
+            shutil.copytree(directory, directory.parent / f".tmp-{'0' * 32}")
+            first.unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["deleted", "altered", "one less", "one more", "renamed", "changed places", "half written"],
+)
+def test_a_lost_or_damaged_directory_is_restored_to_the_byte(tmp_path: Path, damage: str) -> None:
+    parquet_toy(tmp_path)
+    rows = rows_of(tmp_path)
+    before = {name: data for name, (data, _) in files_below(tmp_path / "out").items()}
+    damage_parts(tmp_path / "out" / "report.parquet", damage)
+    (finding,) = verify(tmp_path / "state", tmp_path / "out").findings
+    assert "report.parquet" in finding.what
+    report = parquet_toy(tmp_path)
+    assert {name: data for name, (data, _) in files_below(tmp_path / "out").items()} == before
+    assert report.exported == ["report"]
+    assert rows_of(tmp_path) == rows
+    (tmp_path / "out" / "report.parquet" / "_SUCCESS").touch()
+    assert parquet_toy(tmp_path).exported == [], "readers pass over it, so does the check"
+
+
+@pytest.mark.parametrize("strange", ["part-00000-c000.snappy.parquet", "year=2025", ""])
+def test_an_export_never_replaces_a_directory_of_other_files(tmp_path: Path, strange: str) -> None:
+    """What Spark itself wrote there, a partition, or a file of the directory's name."""
+    target = tmp_path / "out" / "report.parquet"
+    theirs = target / strange / "kept" if strange == "year=2025" else target / strange
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("theirs")
+    before = files_below(tmp_path / "out")
+    with pytest.raises(UsageInvalid):
+        parquet_toy(tmp_path)
+    found = files_below(tmp_path / "out")
+    assert {name: found[name] for name in before} == before
+    shutil.rmtree(target) if strange else target.unlink()
+    assert parquet_toy(tmp_path).state is RunState.DONE
+    assert verify(tmp_path / "state", tmp_path / "out").findings == ()
+
+
+def test_an_empty_result_in_parquet_is_one_part_with_columns(tmp_path: Path) -> None:
+    write_sales(tmp_path)
+    pipe = Pipeline("empty", version="1")
+    pipe.input("sales", schema="shop string, amount int")
+
+    @pipe.result("none", format="parquet")
+    def none(sales: Rows) -> Rows:
+        return []
+
+    tiny(tmp_path, pipeline=pipe)
+    (part,) = (tmp_path / "out" / "none.parquet").iterdir()
+    assert part.name == "part-00001.parquet"
+    assert (pq.read_metadata(part).num_rows, pq.read_schema(part).names) == (0, ["empty"])
+    shutil.rmtree(part.parent)
+    assert tiny(tmp_path, pipeline=pipe).exported == ["none"]
+    assert part.is_file()
+
+
+def test_an_export_in_parquet_is_not_made_of_a_damaged_piece(tmp_path: Path) -> None:
+    parquet_toy(tmp_path)
+    shutil.rmtree(tmp_path / "out" / "report.parquet")
+    with stored(tmp_path) as (store, run):
+        piece = store.list_pieces(run.run_id, "report")[-1]
+    flip_byte(tmp_path / "state" / piece.file.path)
+    with pytest.raises(Damaged) as caught:
+        parquet_toy(tmp_path)
+    assert caught.value.path.endswith(piece.file.path)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "large.parquet",
+        "texts.csv",
+    ]
+
+
+def test_a_run_does_not_go_on_with_a_result_in_another_format(tmp_path: Path) -> None:
+    run_toy(tmp_path)
+    with pytest.raises(StateMismatch) as caught:
+        parquet_toy(tmp_path)
+    assert caught.value.what.startswith("result large changed, result report changed")
+
+
+def test_a_directory_of_results_holds_no_input(tmp_path: Path) -> None:
+    write_inputs(tmp_path / "in")
+    place = tmp_path / "out" / "report.parquet"
+    place.mkdir(parents=True)
+    sales = (tmp_path / "in" / "sales.csv").rename(place / "part-00001.parquet")
+    files = {"sales": [sales], "notes": [], "shops": [tmp_path / "in" / "shops.csv"]}
+    with pytest.raises(UsageInvalid) as caught:
+        run_toy(tmp_path, pipeline=make_pipeline(results="parquet"), files=files)
+    assert str(place) in caught.value.what
+    assert sales.is_file()
 
 
 def test_an_export_is_not_restored_from_a_damaged_piece(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Pipeline
+from holdfast._base.ids import digest
 from holdfast.engine.belonging import changes
 from holdfast.errors import PipelineInvalid
 from holdfast.pipeline import Input
@@ -263,6 +264,11 @@ PAIRS: dict[str, tuple[Callable[[Pipeline], object], Callable[[Pipeline], object
         lambda p: p.result("r", version="1", streamed=True)(same),
         "result r changed",
     ),
+    "the format of a result": (
+        lambda p: p.result("r", version="1")(same),
+        lambda p: p.result("r", version="1", format="parquet")(same),
+        "result r changed",
+    ),
     "aggregates": (
         lambda p: p.combine("c", "sales", by=["shop"], sum=["amount"]),
         lambda p: p.combine("c", "sales", by=["shop"], max=["amount"]),
@@ -291,6 +297,17 @@ def test_the_fingerprint_names_what_changed(what: str) -> None:
     before, after, wanted = PAIRS[what]
     assert changes(fingerprint(before), fingerprint(before)) == ""
     assert changes(fingerprint(before), fingerprint(after)) == wanted
+
+
+def test_a_result_has_one_of_two_formats_and_csv_is_no_change() -> None:
+    """A run that began before results had a format goes on."""
+    plain = fingerprint(lambda p: p.result("r", version="1", order_by=["shop"])(same))
+    csv = fingerprint(lambda p: p.result("r", version="1", order_by=["shop"], format="csv")(same))
+    assert changes(plain, csv) == ""
+    assert plain["result r"] == digest("False", "shop", "from", "sales", "1")
+    error = refused(lambda: pipeline().result("r", format="json")(same))
+    assert "result r" in error.what
+    assert "parquet" in error.remedy
 
 
 def test_spaces_in_a_schema_are_no_change() -> None:

@@ -26,5 +26,6 @@ def results_command(run: str, server: Server, out: Path, *, as_json: bool) -> No
 def fetched(files: Mapping[str, Path], out: Path) -> str:
     """Return what was written, in a line."""
     with os_errors(out):
-        size = sum(path.stat().st_size for path in files.values())
+        found = (one for path in files.values() for one in (path, *path.glob("*")))
+        size = sum(one.stat().st_size for one in found if one.is_file())
     return f"{counted(len(files), 'result')}, {size_of(size)}, in {out}; all checksums are right"

@@ -98,7 +98,8 @@ class SeriesInfo:
     provisional: bool
     pieces: tuple[PieceInfo, ...]
     files: tuple[PieceInfo, ...] | None
-    """The whole series as CSV in its declared order; None: it is not computed, or no CSV."""
+    """The whole series in its declared order; None: it is not computed, or a producer's Parquet,
+    whose pieces are all there is."""
 
 
 @dataclass(frozen=True, slots=True)

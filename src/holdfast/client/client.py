@@ -26,7 +26,7 @@ from holdfast._base.files import os_errors
 from holdfast.client import answers
 from holdfast.client.answers import PipelineInfo, Results, RunInfo
 from holdfast.client.door import Body, Door, Transport, json_body
-from holdfast.client.download import fetch_file, wanted_of
+from holdfast.client.download import fetch_series, wanted_of
 from holdfast.client.follow import follow
 from holdfast.client.patience import Patience
 from holdfast.errors import ChecksumWrong, HoldfastError, RunOver, RunUnfinished, UsageInvalid
@@ -251,7 +251,7 @@ class Client:
     def download(self, run: str, out: str | Path) -> dict[str, Path]:
         """Write each series of a DONE run to `out`/SERIES.csv; returns the paths by file name.
 
-        A series that is no CSV becomes a file per piece.
+        A series of Parquet becomes the directory `out`/SERIES.parquet of part files.
 
         Checksums are verified; what an earlier call brought is not fetched again. A reader of
         `out` sees whole files only.
@@ -265,7 +265,7 @@ class Client:
             raise _not_final(self.state(run))
         path = f"{_run_path(run)}/results"
         wanted = [file for one in found.series for file in wanted_of(one, path)]
-        return {file.name: fetch_file(self._door, run, file, Path(out)) for file in wanted}
+        return {file.name: fetch_series(self._door, run, file, Path(out)) for file in wanted}
 
     def cancel(self, run: str) -> RunInfo:
         """Cancel a run. One that was cancelled before stays so.

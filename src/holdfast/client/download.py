@@ -1,8 +1,9 @@
-"""A series of a finished run as one file, fetched piece by piece.
+"""A series of a finished run as a file, or a directory of part files, fetched piece by piece.
 
-The file has the bytes that `holdfast run --out` writes: a header line, then the pieces in order.
-What was fetched is under a temporary name that depends on run, series and checksums alone, so a
-later process finds it and goes on. Nothing is believed that does not have its piece's checksum.
+The bytes are those that `holdfast run --out` writes: of CSV a header line, then the pieces in
+order; of Parquet each piece as a part. What was fetched is under a temporary name that depends on
+run, series and checksums alone, so a later process finds it and goes on. Nothing is believed that
+does not have its piece's checksum.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from holdfast._base.files import (
     os_errors,
 )
 from holdfast._base.ids import digest
+from holdfast._base.part_files import part_name, part_names, replace_parts
 from holdfast.client.answers import PieceInfo, SeriesInfo
 from holdfast.client.door import Door
 from holdfast.errors import Damaged, UsageInvalid
@@ -48,18 +50,54 @@ class Wanted:
     pieces: tuple[PieceInfo, ...]
     path: str
     """Where the pieces are, each under its ordinal."""
+    in_parts: bool = False
+    """It is a directory, and each piece a file in it."""
 
 
 def wanted_of(series: SeriesInfo, path: str) -> list[Wanted]:
-    """Return the files of a series: one CSV, or one per piece where they are no CSV. Pure."""
+    """Return a series as a file of CSV, or as a directory of Parquet; nothing if a producer sent no
+    Parquet at all, of which no columns are known. Pure.
+    """
     name = _plain(series.series)
     where = f"{path}/{quote(series.series, safe='')}"
-    if series.files is not None:
-        return [Wanted(f"{name}.csv", series.columns, series.files, f"{where}/files")]
-    return [
-        Wanted(f"{name}-{piece.ordinal:05d}.{_plain(piece.format)}", (), (piece,), where)
-        for piece in series.pieces
-    ]
+    if series.files is None:
+        pieces = series.pieces
+    else:
+        pieces, where = series.files, f"{where}/files"
+        if all(piece.format == "csv" for piece in pieces):
+            return [Wanted(f"{name}.csv", series.columns, pieces, where)]
+    return [Wanted(f"{name}.parquet", (), pieces, where, in_parts=True)] if pieces else []
+
+
+def fetch_series(door: Door, run: str, series: Wanted, out: Path) -> Path:
+    """Write a series to `out`; returns the path of its file or directory."""
+    return (_fetch_parts if series.in_parts else fetch_file)(door, run, series, out)
+
+
+def _fetch_parts(door: Door, run: str, series: Wanted, out: Path) -> Path:
+    """Write a directory of parts to `out`.
+
+    1. Each part is fetched into a temporary directory, as a file is into `out`. Crash: the next
+       call keeps whole parts, and goes on within one.
+    2. The directory gets its name (`replace_parts`).
+    """
+    target = out / series.name
+    parts = [Wanted(part_name(one.ordinal), (), (one,), series.path) for one in series.pieces]
+    with os_errors(out):
+        are_named = part_names(target) == [part.name for part in parts]
+        if are_named and all(_stands(target / part.name, part) for part in parts):
+            return target
+        temporary = out / f"{TEMPORARY_PREFIX}{_name(run, series)}"
+        make_directories(temporary)
+        descriptor = os.open(temporary, os.O_RDONLY)
+        try:
+            _alone(descriptor, target)
+            for part in parts:
+                fetch_file(door, run, part, temporary)
+            replace_parts(temporary, target)
+        finally:
+            os.close(descriptor)
+    return target
 
 
 def fetch_file(door: Door, run: str, series: Wanted, out: Path) -> Path:
@@ -189,7 +227,7 @@ def _stands(target: Path, series: Wanted) -> bool:
         return file.seek(0, os.SEEK_END) == place
 
 
-def _alone(file: BinaryIO, target: Path) -> None:
+def _alone(file: BinaryIO | int, target: Path) -> None:
     """Refuse a second process that would append to the same file."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,11 @@
-"""Results as CSV files in a directory of the user's choice.
+"""Results as files in a directory of the user's choice.
+
+    NAME.csv                      the header line, then the result's files in order
+    NAME.parquet/part-00001.parquet, ...   the result's files in order
 
 The bytes come from the manifests alone, so an export that was lost or damaged is made again, the
-same to the byte. A reader of the directory sees an old file, a whole new one, or none.
+same to the byte. A reader sees an old export, a whole new one, or none. The checksum of one is the
+SHA-256 of the CSV, or of what `sha256sum part-*` prints in the directory.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
@@ -23,8 +28,10 @@ from holdfast._base.files import (
     sha256_of,
     write_temporary,
 )
+from holdfast._base.ids import fresh_token
+from holdfast._base.part_files import part_name, part_names, replace_parts
 from holdfast.errors import Damaged
-from holdfast.store.rows import SeriesResult
+from holdfast.store.rows import File, SeriesResult
 
 
 def header_line(columns: Sequence[str]) -> bytes:
@@ -34,55 +41,98 @@ def header_line(columns: Sequence[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def _bytes_of(state: Path, result: SeriesResult) -> Iterator[bytes]:
-    """Yield an export's bytes; raises Damaged where a file is not what its manifest says."""
+def _intact(state: Path, series: str, file: File) -> Iterator[bytes]:
+    """Yield a file's bytes; raises Damaged before if they are not what its manifest says."""
+    path = state / file.path
+    if not path.is_file():
+        raise Damaged(path=str(path), what=f"a file of result {series} is missing")
+    if sha256_of(read_pieces(path)) != file.checksum:
+        raise Damaged(path=str(path), what=f"a file of result {series} was altered")
+    yield from read_pieces(path)
+
+
+def _csv_of(state: Path, result: SeriesResult) -> Iterator[bytes]:
     yield header_line(result.columns)
     for file in result.files:
-        path = state / file.path
-        if not path.is_file():
-            raise Damaged(path=str(path), what=f"a file of result {result.series} is missing")
-        if sha256_of(read_pieces(path)) != file.checksum:
-            raise Damaged(path=str(path), what=f"a file of result {result.series} was altered")
-        yield from read_pieces(path)
+        yield from _intact(state, result.series, file)
 
 
-def export_path(out: Path, series: str) -> Path:
-    """Return where a result is exported."""
-    return out / f"{series}.csv"
+def _listing(parts: Iterable[tuple[str, str]]) -> Iterator[bytes]:
+    """Yield a line for each name and checksum, as `sha256sum` prints them."""
+    for name, checksum in parts:
+        yield f"{checksum}  {name}\n".encode()
 
 
-def export_series(state: Path, out: Path, result: SeriesResult) -> str:
-    """Write one result to `out`; returns the SHA-256 of the file.
+def export_path(out: Path, series: str, format: str) -> Path:  # noqa: A002 - the word of results
+    """Return where a result is exported: a file, or of Parquet a directory."""
+    return out / f"{series}.{format}"
+
+
+def export_series(state: Path, out: Path, result: SeriesResult) -> None:
+    """Write one result to `out`.
 
     1. The bytes go to a temporary name in `out` and are made durable.
-    2. It is renamed. Crash before: the old file, or none, and a temporary one that the next
-       export removes. Crash after: the next export writes the same bytes again.
+    2. It is renamed; `replace_parts` says how a directory is. Crash before: the old export, or
+       none, and a temporary one that the next export removes. Crash after: the next export finds
+       it right, or writes the same bytes again.
     3. The directory is made durable, before anyone calls the run DONE.
     """
+    target = export_path(out, result.series, result.format)
     with os_errors(out):
         make_directories(out)
-        temporary, checksum = write_temporary(out, _bytes_of(state, result))
+        if result.format == "parquet":
+            temporary = _write_parts(state, out, result)
+        else:
+            temporary, _ = write_temporary(out, _csv_of(state, result))
         crashpoint("delivery.export.written")
-        os.replace(temporary, export_path(out, result.series))
-        fsync_file(out)
+        if result.format == "parquet":
+            replace_parts(temporary, target)
+        else:
+            os.replace(temporary, target)
+            fsync_file(out)
         crashpoint("delivery.export.renamed")
-    return checksum
+
+
+def _write_parts(state: Path, out: Path, result: SeriesResult) -> Path:
+    """Write a durable directory of parts with a fresh temporary name."""
+    temporary = out / f"{TEMPORARY_PREFIX}{fresh_token()}"
+    make_directories(temporary)
+    try:
+        for ordinal, file in enumerate(result.files, start=1):
+            part, _ = write_temporary(temporary, _intact(state, result.series, file))
+            os.rename(part, temporary / part_name(ordinal))
+        fsync_file(temporary)
+    except BaseException:  # whatever it was, it is raised again: only the copies must not stay
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return temporary
 
 
 def export_checksum(state: Path, result: SeriesResult) -> str:
     """Return the SHA-256 that the export of a result has."""
-    return sha256_of(_bytes_of(state, result))
+    if result.format == "parquet":
+        parts = ((part_name(n), file.checksum) for n, file in enumerate(result.files, start=1))
+        return sha256_of(_listing(parts))
+    return sha256_of(_csv_of(state, result))
 
 
-def is_exported(out: Path, series: str, checksum: str) -> bool:
-    """Tell whether the exported file of a finished run stands, unaltered."""
-    path = export_path(out, series)
-    return path.is_file() and sha256_of(read_pieces(path)) == checksum
+def is_exported(out: Path, result: SeriesResult, checksum: str) -> bool:
+    """Tell whether the export of a finished run stands, unaltered."""
+    path = export_path(out, result.series, result.format)
+    if result.format == "csv":
+        return path.is_file() and sha256_of(read_pieces(path)) == checksum
+    parts = [path / name for name in part_names(path)]
+    if not all(part.is_file() for part in parts):
+        return False
+    found = ((part.name, sha256_of(read_pieces(part))) for part in parts)
+    return sha256_of(_listing(found)) == checksum
 
 
 def clear_temporary(out: Path) -> None:
     """Remove what an interrupted export left under a temporary name."""
     if out.is_dir():
         for path in out.glob(f"{TEMPORARY_PREFIX}*"):
-            if is_temporary(path):
+            if is_temporary(path) and path.is_dir():
+                shutil.rmtree(path)
+            elif is_temporary(path):
                 path.unlink(missing_ok=True)

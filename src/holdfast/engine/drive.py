@@ -73,12 +73,15 @@ class RunReport:
     """What paid steps bought and reused in this call of run."""
 
 
-def _refuse_overwriting(given: Inputs, out: Path | None) -> None:
+def _refuse_overwriting(given: Inputs, spec: PipelineSpec, out: Path | None) -> None:
     """Refuse to export into a directory of inputs: a result would replace, or become, one."""
+    if out is None:
+        return
+    taken = {out, *(export_path(out, one.name, one.format) for one in spec.series)}
     for paths in given.files.values():
         for path in paths:
-            if out is not None and path.parent == out:
-                what = f"{out} is where results go, and holds the input {path.name}"
+            if path.parent in taken:
+                what = f"{path.parent} is where results go, and holds the input {path.name}"
                 raise UsageInvalid(what=what, remedy="Give another directory for the results.")
 
 
@@ -146,7 +149,7 @@ def _work(
     run: a mistake that is found then leaves nothing behind, and the same state serves the
     corrected file or pipeline.
     """
-    _refuse_overwriting(given, out)
+    _refuse_overwriting(given, watched.spec, out)
     if is_new:
         check_heads(given.files, [table for table in watched.spec.tables if not table.produced])
     run_id = run_id_of(watched.spec)
@@ -296,4 +299,4 @@ def _complete_report(held: Held, spec: PipelineSpec, report: RunReport, out: Pat
             paths = [held.directory.root / file.path for file in files if file.rows]
             report.kept_aside[table.name] = paths
     if out is not None:
-        report.results = {one.name: export_path(out, one.name) for one in spec.series}
+        report.results = {one.name: export_path(out, one.name, one.format) for one in spec.series}

@@ -46,8 +46,9 @@ class BatchWork:
 
 @dataclass(frozen=True, slots=True)
 class SeriesWork:
-    """Compute one result after the barrier into CSV files below `directory`/name; the rows are in
-    the order of the numbers in the files' names.
+    """Compute one result after the barrier into files below `directory`/name, in the format that
+    the series declares; the rows are in the order of the numbers in the files' names. Of Parquet
+    there is always one: a result without rows has columns too.
     """
 
     directory: str
@@ -66,7 +67,7 @@ class Outcome:
     rows: Mapping[str, int] = field(default_factory=dict)
     """Table -> how many rows of its chunks were read."""
     columns: tuple[str, ...] = ()
-    """For a series: the names of its columns; the files have no header line."""
+    """For a series: the names of its columns; files of CSV have no header line."""
 
     @property
     def rows_read(self) -> int:

@@ -36,10 +36,10 @@ def finish(held: Held, run_id: RunId, out: Path | None, watch: Watcher = ignore)
         for result in held.store.read_series(run_id):
             wanted = known.get(result.series) or export_checksum(held.directory.root, result)
             exports[result.series] = wanted
-            if is_exported(out, result.series, wanted):
+            if is_exported(out, result, wanted):
                 continue
             export_series(held.directory.root, out, result)
-            path = str(export_path(out, result.series))
+            path = str(export_path(out, result.series, result.format))
             watch(Event(EventKind.EXPORTED, run_id, result.series, detail=path))
     if run.state == RunState.COMPLETING:
         crashpoint("delivery.done.before")

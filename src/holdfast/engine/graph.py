@@ -57,6 +57,8 @@ class Node:
     durable: bool = False
     streamed: bool = False
     order_by: tuple[str, ...] = ()
+    format: str = "csv"
+    """Of a result, when it is whole."""
     options: StageOptions = field(default_factory=StageOptions)
     """How references to a durable stage's output travel. `durable` above is what was decided."""
 
@@ -233,7 +235,12 @@ def _series(entry: Placed, placed: Mapping[str, Placed]) -> SeriesSpec:
         _collect_final(entry, placed, datasets, pins)
     node = entry.node
     return SeriesSpec(
-        node.name, node.streamed, node.order_by, tuple(sorted(datasets)), tuple(sorted(pins))
+        node.name,
+        node.streamed,
+        node.order_by,
+        tuple(sorted(datasets)),
+        tuple(sorted(pins)),
+        node.format,
     )
 
 

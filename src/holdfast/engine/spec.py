@@ -57,6 +57,8 @@ class SeriesSpec:
     order_by: tuple[str, ...]
     datasets: tuple[str, ...]
     pins: tuple[str, ...]
+    format: str = "csv"
+    """Of its files when it is whole: csv or parquet. Streamed pieces are Parquet always."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ class SeriesShape(BaseModel):
     provisional: bool = Field(description="Its pieces are void if the run fails.")
     pieces: list[PieceShape]
     files: list[PieceShape] | None = Field(
-        description="The whole series as CSV in its declared order, once it is computed."
+        description="The whole series in its declared order, once it is computed."
     )
 
 

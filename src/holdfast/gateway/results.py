@@ -1,4 +1,4 @@
-"""Results: the list, the bytes of a piece, a whole series as one CSV."""
+"""Results: the list, the bytes of a piece or of a file, a whole CSV series as one document."""
 
 from __future__ import annotations
 
@@ -54,10 +54,14 @@ async def list_results(desk: AtDesk, found: AtRun) -> Response:
     },
 )
 async def read_series(desk: AtDesk, found: AtRun, series: SeriesPath) -> Response:
-    """Fetch a whole series as one CSV with a header line: the bytes of `holdfast run --out`."""
+    """Fetch a whole series as one CSV with a header line: the bytes of `holdfast run --out`. Of
+    Parquet there is no such document: fetch its files.
+    """
     one = await _series(desk, found, series)
     if one.ordered is None:
         raise PieceUnknown(run=found.run.run_id, what=f"complete result {series}")
+    if any(file.format != "csv" for file in one.ordered):
+        raise PieceUnknown(run=found.run.run_id, what=f"result {series} as one CSV")
     head = header_line(one.columns)
     paths = [(piece, await _path(desk, piece)) for piece in one.ordered]
     size = len(head) + sum(piece.size for piece, _ in paths)
@@ -90,8 +94,8 @@ async def read_piece(
     "/runs/{run}/results/{series}/files/{ordinal}",
     response_model=None,
     responses={
-        200: {"description": "The file.", "content": {"text/csv": _BYTES}},
-        206: {"description": "A part of it.", "content": {"text/csv": _BYTES}},
+        200: {"description": "The file.", "content": _OF_PIECES},
+        206: {"description": "A part of it.", "content": _OF_PIECES},
         416: {"description": "No such part."},
         **refusals(404, 410),
     },
@@ -99,7 +103,9 @@ async def read_piece(
 async def read_file(
     request: Request, desk: AtDesk, found: AtRun, series: SeriesPath, ordinal: OrdinalPath
 ) -> Response:
-    """Fetch one file of a whole series in its declared order: CSV without a header line."""
+    """Fetch one file of a whole series in its declared order: Parquet, or CSV without a header
+    line.
+    """
     one = await _series(desk, found, series)
     file = next((file for file in one.ordered or () if file.ordinal == ordinal), None)
     if file is None:

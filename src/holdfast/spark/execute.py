@@ -40,7 +40,7 @@ _CSV = {
     "timestampFormat": "yyyy-MM-dd HH:mm:ss[.SSSSSS]",
     "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss[.SSSSSS]",
 }
-"""How results are written: the CSV that our own reader, and other tools, read back unchanged."""
+"""How results are written as CSV: what our own reader, and other tools, read back unchanged."""
 
 
 _ROWS_MAX = "maxRecordsPerFile"
@@ -75,6 +75,7 @@ class _Made:
     """A result, made and not yet computed."""
 
     ordered: DataFrame
+    format: str
     columns: tuple[str, ...]
     pins: Mapping[str, TableFrame]
 
@@ -186,7 +187,7 @@ class SparkExecutor:
                 frame.bad.write.parquet(f"{work.directory}/{BAD_ROWS_PREFIX}{name}")
 
     def run_series(self, works: Sequence[SeriesWork]) -> list[Outcome | HoldfastError]:
-        """Compute results side by side; write each in its order, as CSV without a header."""
+        """Compute results side by side; write each in its order and format."""
         # Users' functions run in the caller's thread, where their session is the active one.
         made = [(work, _tried(work, partial(self._make_series, work))) for work in works]
         with ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="series") as pool:
@@ -209,16 +210,16 @@ class SparkExecutor:
                 ordered = frame.repartition(1).sortWithinPartitions(*order)
             else:
                 ordered = frame.orderBy(*order)
-        return _Made(ordered, columns, pins)
+        return _Made(ordered, series.format, columns, pins)
 
     def _write_series(self, work: SeriesWork, made: _Made) -> Outcome:
         # Spark writes no line at all for a row whose only field is null.
         null = '""' if len(made.columns) == 1 else ""
-        options = {**_CSV, "nullValue": null}
+        options = {**_CSV, "nullValue": null} if made.format == "csv" else {}
         with _persisted(made.pins):
             self._refuse_bad_rows(made.pins, work.pins)
             writer = made.ordered.write.options(**options).option(_ROWS_MAX, work.piece_rows_max)
-            writer.csv(f"{work.directory}/{work.name}")
+            writer.save(f"{work.directory}/{work.name}", made.format)
         return Outcome(columns=made.columns)
 
     def _result_frame(self, work: SeriesWork, pins: Mapping[str, TableFrame]) -> DataFrame:

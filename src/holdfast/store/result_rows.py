@@ -36,8 +36,9 @@ class ResultSeries:
     """A result as it can be seen now: its pieces in order, and whether they may still be void.
 
     `columns`: of CSV pieces, which have no header line; empty while they are not known.
-    `ordered`: the files of the whole series as CSV in its declared order, once it is computed;
-    for a streamed series these are other bytes than the pieces.
+    `ordered`: the files of the whole series in its declared order, once it is computed; for a
+    streamed series these are other bytes than the pieces. None of a producer's Parquet, whose
+    pieces are all there is.
     """
 
     series: str
@@ -176,8 +177,7 @@ class ExternalRun:
 
 def file_piece(ordinal: int, file: File) -> ResultPiece:
     """Return a file of a manifest as a piece."""
-    kind = "parquet" if file.path.endswith(".parquet") else "csv"
     place = PlaceKind.FILE
     return ResultPiece(
-        Ordinal(ordinal), file.size, file.checksum, file.rows, kind, place, file.path
+        Ordinal(ordinal), file.size, file.checksum, file.rows, file.format, place, file.path
     )

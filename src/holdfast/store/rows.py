@@ -292,6 +292,11 @@ class File:
     checksum: str
     rows: int
 
+    @property
+    def format(self) -> str:
+        """Of a piece of a result: the format of its bytes, by its name."""
+        return "parquet" if self.path.endswith(".parquet") else "csv"
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -328,3 +333,8 @@ class SeriesResult:
     series: str
     columns: tuple[str, ...]
     files: tuple[File, ...]
+
+    @property
+    def format(self) -> str:
+        """That of its files. Parquet has at least one, which holds the schema."""
+        return self.files[0].format if self.files else "csv"

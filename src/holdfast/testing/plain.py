@@ -1,4 +1,4 @@
-"""An executor without Spark: frames are lists of rows, files are CSV and JSON lines.
+"""An executor without Spark: frames are lists of rows, files are CSV, JSON lines and Parquet.
 
 It runs the same pipelines through the same engine, so the crash loop can try thousands of crashes
 in the time one Spark session takes to start. Stages get and return lists of dicts of strings.
@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from holdfast._base.files import os_errors
 from holdfast.engine.executor import BatchWork, Outcome, SeriesWork, Source
@@ -60,7 +63,7 @@ class PlainExecutor:
         return Outcome(rows=rows)
 
     def run_series(self, works: Sequence[SeriesWork]) -> list[Outcome | HoldfastError]:
-        """Compute each result and write it in its order, as CSV without a header."""
+        """Compute each result and write it in its order and format."""
         outcomes: list[Outcome | HoldfastError] = []
         for work in works:
             try:
@@ -83,8 +86,12 @@ class PlainExecutor:
         columns = tuple(result[0]) if result else ("empty",)
         order = [*series.order_by, *(c for c in columns if c not in series.order_by)]
         result.sort(key=lambda row: [str(row[column]) for column in order])
-        lines = [_csv_line([row[column] for column in columns]) for row in result]
-        _write_lines(Path(work.directory, work.name), "csv", lines, work.piece_rows_max)
+        directory = Path(work.directory, work.name)
+        if series.format == "parquet":
+            _write_parquet(directory, columns, result, work.piece_rows_max)
+        else:
+            lines = [_csv_line([row[column] for column in columns]) for row in result]
+            _write_lines(directory, "csv", lines, work.piece_rows_max)
         return Outcome(columns=columns)
 
     def stop(self) -> None:
@@ -173,6 +180,15 @@ def _write_lines(directory: Path, suffix: str, lines: Sequence[str], rows_max: i
             some = lines[first : first + rows_max]
             text = "".join(f"{line}\n" for line in some)
             (directory / f"part-{number}.{suffix}").write_text(text)
+
+
+def _write_parquet(directory: Path, columns: Sequence[str], rows: Rows, rows_max: int) -> None:
+    with os_errors(directory):
+        directory.mkdir(parents=True)
+        for number, first in enumerate(range(0, max(len(rows), 1), rows_max)):
+            some = rows[first : first + rows_max]
+            table = pa.table({column: [row[column] for row in some] for column in columns})
+            pq.write_table(table, directory / f"part-{number}.parquet")
 
 
 def _csv_line(values: list[Any]) -> str:
