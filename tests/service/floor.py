@@ -29,7 +29,7 @@ Answers = dict[str, Counter[tuple[str, ...]]]
 
 
 def make_pipeline() -> Pipeline:
-    """A streamed result, a combine with its report, a whole table, a durable stage."""
+    """A streamed result that joins a whole table, a combine with its report, a durable stage."""
     pipe = Pipeline("floor", version="1")
     pipe.input("sales", schema="shop string, amount int", senders=["", "b"])
     pipe.input("shops", schema="shop string, title string", whole=True)
@@ -39,8 +39,9 @@ def make_pipeline() -> Pipeline:
         return [{**row, "amount": 2 * int(row["amount"])} for row in sales]
 
     @pipe.result("large", streamed=True, order_by=["amount"])
-    def large(sales: Rows) -> Rows:
-        return [row for row in sales if int(row["amount"]) >= 50]
+    def large(sales: Rows, shops: Rows) -> Rows:
+        known = {row["shop"] for row in shops}
+        return [row for row in sales if int(row["amount"]) >= 50 and row["shop"] in known]
 
     pipe.combine("totals", doubled, by=["shop"], sum=["amount"], count="n")
 

@@ -18,6 +18,8 @@ from holdfast.errors import RunClosed, RunUnknown
 
 CHUNKS = 7
 """What `CHUNK_BYTES` makes of the toy's three files."""
+CHUNKS_WHOLE = 3
+"""Of those of its whole table, which is sent first and has its END before the others."""
 CHUNK_BYTES = "16"
 ENDS = 4
 
@@ -73,7 +75,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         ("client.create.after:1", 0),
         ("client.chunk.after:1", 1),
         ("client.chunk.after:4", 4),
-        ("client.end.after:1", CHUNKS),
+        ("client.end.after:1", CHUNKS_WHOLE),
+        ("client.end.after:2", CHUNKS),
         (f"client.end.after:{ENDS}", CHUNKS),
     ],
 )

@@ -151,7 +151,9 @@ def test_the_tables_that_a_run_takes_are_listed(gateway: Gateway, client: httpx.
     assert body["pipeline"] == document(client, create(client))["pipeline"]
     tables = {one.pop("table"): one for one in body["tables"]}
     assert set(tables) == {"sales", "notes", "shops"}, "not what a stage produces"
-    assert tables["sales"] == {"format": "csv", "columns": ["shop", "amount"], "optional": False}
+    said = {"format": "csv", "columns": ["shop", "amount"], "optional": False, "whole": False}
+    assert tables["sales"] == said
+    assert tables["shops"]["whole"] is True
     assert httpx.get(f"{gateway.url}/v1/tables").status_code == 401
 
 

@@ -61,6 +61,8 @@ class FakeServer(httpx.BaseTransport):
         self.columns: dict[str, list[str]] = {}
         self.formats: dict[str, str] = {}
         self.result_formats: dict[str, str] = {}
+        self.whole: set[str] | None = set()
+        """None: as a server of before, which does not tell."""
         self.runs: dict[str, FakeRun] = {}
         self.faults: deque[Fault] = deque()
         self.requests: list[tuple[str, str]] = []
@@ -110,6 +112,7 @@ class FakeServer(httpx.BaseTransport):
                 "columns": self.columns.get(table, []),
                 "format": self.formats.get(table, "csv"),
                 "optional": False,
+                **({} if self.whole is None else {"whole": table in self.whole}),
             }
             for table in self.tables
         ]

@@ -180,6 +180,28 @@ def test_a_directory_is_handed_in_whole_with_its_ends(server: FakeServer, tmp_pa
     assert done.size == sum(len(data) for data in run.chunks.values())
 
 
+def test_whole_tables_and_their_ends_come_before_all_else(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    """All of their senders' ENDs: a server may work off nothing of the others before."""
+    server.tables, server.whole = {"sales": [""], "shops": ["a", "b"]}, {"shops"}
+    run = handed(server, written(tmp_path / "in")).info.run
+    put = [path.split("/")[5:7] for method, path in server.requests if method == "PUT"]
+    whole = [["shops", "chunks"], ["shops", "end"], ["shops", "end"]]
+    sales = [["sales", "chunks"]] * (len(put) - 4)
+    assert put == [*whole, *sales, ["sales", "end"]]
+    assert server.runs[run].ends["shops", "b"] == 0
+
+
+def test_a_server_that_does_not_say_which_tables_are_whole_is_sent_all_the_same(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    server.whole = None
+    done = handed(server, written(tmp_path / "in"))
+    assert server.runs[done.info.run].ends == {("sales", ""): done.chunks - 1, ("shops", ""): 1}
+    assert [path.endswith("/end") for _, path in server.requests[-2:]] == [True, True]
+
+
 def test_over_a_bad_network_every_chunk_arrives_once(server: FakeServer, tmp_path: Path) -> None:
     server.faults.extend([lost_answer, lost_request, fine, status(500)] * 30)
     done = handed(server, written(tmp_path / "in"))

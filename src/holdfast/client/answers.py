@@ -28,6 +28,8 @@ class InputInfo:
     """Empty: its files carry their own."""
     optional: bool
     """It may stay empty."""
+    whole: bool = False
+    """Nothing that joins it is computed before its END."""
 
     @property
     def is_parquet_only(self) -> bool:
@@ -120,6 +122,8 @@ def pipeline_info(document: Document) -> PipelineInfo:
                 format=one["format"],
                 columns=tuple(one["columns"]),
                 optional=bool(one["optional"]),
+                # Servers of before do not say it; of those nobody knows.
+                whole=bool(one.get("whole")),
             )
             for one in document["tables"]
         )

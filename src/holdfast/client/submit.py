@@ -116,9 +116,12 @@ def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
        It says what it takes; every file is read once, checked by that and cut. Crash, or a refusal:
        nothing happened.
     2. The run is created, or found by its key.
-    3. What the server lacks is sent, several chunks at a time; each is durable there when it is
-       acknowledged. What it has is compared by checksum. Crash: the next process asks again.
-    4. At last END for every sender. Crash: said again, the same.
+    3. What the server has is compared by checksum, what it lacks is sent, several chunks at a time;
+       each is durable there when it is acknowledged. Crash: the next process asks again.
+    4. END for every sender, when all of its table is there. Crash: said again, the same.
+
+    Steps 3 and 4 are done for the whole tables first. A server takes so much of the others as it
+    can work off, and may work off none before those ENDs.
 
     Raises:
         SubmissionChanged: a file is not what was sent under this key before.
@@ -141,9 +144,12 @@ def submit(client: Client, plan: Plan, watch: Watch) -> Submitted:
     if info.is_final and (left or info.state != "DONE"):
         reason = " ".join((info.error or "it takes nothing more").split()).rstrip(".")
         raise RunOver(run=info.run, state=info.state, reason=reason)
-    _Sending(client, info, plan, watch).send(documents, left)
-    if not info.is_final:
-        _say_end(client, info, documents)
+    sending = _Sending(client, info, plan, watch)
+    sending.compare(documents, left)
+    for senders in () if info.is_final else _in_order(info.tables, served):
+        names = {one.table for one in senders}
+        sending.send([one for one in left if one.table in names])
+        _say_end(client, info, documents, senders)
     return Submitted(
         info=info,
         documents=documents,
@@ -188,9 +194,22 @@ def left_of(tables: Sequence[TableInfo], documents: Sequence[Document]) -> list[
     return [one for one in documents if one.ordinal not in first[one.table].received_ordinals]
 
 
-def _say_end(client: Client, info: RunInfo, documents: Sequence[Document]) -> None:
+def _in_order(
+    tables: Sequence[TableInfo], served: PipelineInfo
+) -> tuple[list[TableInfo], list[TableInfo]]:
+    """Return the senders of whole tables, and the others. Pure."""
+    whole = {one.table for one in served.tables if one.whole}
+    return (
+        [one for one in tables if one.table in whole],
+        [one for one in tables if one.table not in whole],
+    )
+
+
+def _say_end(
+    client: Client, info: RunInfo, documents: Sequence[Document], senders: Sequence[TableInfo]
+) -> None:
     first = first_senders(info.tables)
-    for table in info.tables:
+    for table in senders:
         own = [one for one in documents if one.table == table.table]
         count = len(own) if table == first[table.table] else 0
         client.put_end(info.run, table.table, count, sender=table.sender)
@@ -209,18 +228,23 @@ class _Sending:
         self._chunks = self._size = self._size_before = 0
         self._chunks_all = self._size_all = 0
 
-    def send(self, documents: Sequence[Document], left: Sequence[Document]) -> None:
-        """Send what is left, and compare the rest. The first error ends it, when what is under way
-        has ended.
-        """
+    def compare(self, documents: Sequence[Document], left: Sequence[Document]) -> None:
+        """Compare what is not left with what the server has, and count from there."""
         there = sorted(set(documents) - set(left), key=lambda one: (one.table, one.ordinal))
         self._chunks_all, self._size_all = len(documents), sum(one.size for one in documents)
         self._chunks, self._size = len(there), sum(one.size for one in there)
         self._size_before = self._size
         self._tell()
+        self._each(self._compare_one, there)
+
+    def send(self, left: Sequence[Document]) -> None:
+        """Send what is left. Returns when all of it is acknowledged."""
+        self._each(self._send_one, left)
+
+    def _each(self, do: Callable[[Document], None], documents: Sequence[Document]) -> None:
+        """Do it for several at a time. The first error ends it, when what is under way is over."""
         with ThreadPoolExecutor(self._plan.connections, thread_name_prefix="upload") as pool:
-            futures = [pool.submit(self._compare_one, one) for one in there]
-            futures += [pool.submit(self._send_one, one) for one in left]
+            futures = [pool.submit(do, one) for one in documents]
             try:
                 for future in as_completed(futures):
                     future.result()

@@ -138,12 +138,15 @@ class QuotaReached(CallerError):
 
 
 class BacklogFull(CallerError):
-    """Chunks came faster than they are worked on. Send it again after a while."""
+    """Chunks came faster than they are worked on. Send it again after a while; if they wait for a
+    whole table, send the rest of that and say its END.
+    """
 
     code: ClassVar[str] = "BACKLOG_FULL"
     retryable: ClassVar[bool] = True
     template: ClassVar[str] = (
-        "{waiting} bytes wait to be worked on, {limit} may. Send it again after a while."
+        "{waiting} bytes wait to be worked on, {limit} may. Send it again after a while;"
+        " if they wait for a whole table, send the rest of that and say its END."
     )
     waiting: int
     limit: int

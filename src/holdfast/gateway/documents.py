@@ -27,6 +27,7 @@ def pipeline_document(spec: PipelineSpec) -> dict[str, Any]:
                 "format": table.format,
                 "columns": column_names(table.schema) if table.schema else [],
                 "optional": table.optional,
+                "whole": table.whole,
             }
             for table in spec.tables
             if not table.produced

@@ -95,6 +95,9 @@ class InputShape(BaseModel):
     format: str = Field(description="As it is declared: csv, json, parquet or binaryFile.")
     columns: list[str] = Field(description="As they are declared, in order; none: its own.")
     optional: bool = Field(description="It may stay empty.")
+    whole: bool = Field(
+        description="Other tables' chunks may wait for all of it: send it first, and say its END."
+    )
 
 
 class PipelineShape(BaseModel):
@@ -110,6 +113,7 @@ class PipelineShape(BaseModel):
                         "format": "csv",
                         "columns": ["shop", "amount"],
                         "optional": False,
+                        "whole": False,
                     }
                 ],
             }
