@@ -380,6 +380,23 @@ def test_no_run_is_created_where_the_disk_has_no_room(scene: Scene) -> None:
     asyncio.run(ask())
 
 
+def test_a_run_that_is_there_is_found_again_where_the_disk_has_no_room(scene: Scene) -> None:
+    """Its creator may not have heard of it. The answers are those that an empty disk gets."""
+
+    async def ask() -> None:
+        async with scene.asking() as client:
+            run = await create(client)
+            scene.desk.config = replace(scene.desk.config, disk_floor_bytes=1 << 49)
+            found = []
+            for body in ({}, {"kind": "spark", "senders": {"sales": ["other"]}}):
+                headers = {"Idempotency-Key": "k"}
+                answer = await client.post("/v1/runs", headers=headers, json=body)
+                found.append((answer.status_code, answer.json()["run"]))
+            assert found == [(200, run), (409, run)]
+
+    asyncio.run(ask())
+
+
 def test_a_page_ends_early_after_many_chunks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         async with scene.asking() as client:
