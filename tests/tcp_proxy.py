@@ -6,7 +6,9 @@ import socket
 import threading
 from typing import Literal
 
-Lose = Literal["request", "answer"]
+Lose = Literal["request", "rest", "answer", "ack"]
+"""A whole message; what stands in it behind the text; all answers from then on, to a server that
+hears that nothing more will come; the one answer, when the server has given it."""
 
 
 class Proxy:
@@ -18,9 +20,11 @@ class Proxy:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
-        self._armed: tuple[bytes, Lose] | None = None
+        self._armed: list[tuple[bytes, Lose]] = []
+        self._arming = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._silenced: set[socket.socket] = set()
+        self._unheard: set[socket.socket] = set()
         self._hung_up = threading.Event()
         self.lost = 0
         self._delay_s = 0.0
@@ -30,9 +34,13 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_next(self, text: bytes, what: Lose) -> None:
-        """Cut the connection at the next message of a client that has `text` in it."""
+        """Cut the connection at the next message of a client that has `text` in it, once.
+
+        Several may be asked for beforehand, in any order.
+        """
         self._hung_up.clear()
-        self._armed = (text, what)
+        with self._arming:
+            self._armed.append((text, what))
 
     def slow_down(self, delay_s: float) -> None:
         """Hold what a client sends for so long, until `speed_up`; `held` counts."""
@@ -58,16 +66,7 @@ class Proxy:
     def _to_server(self, client: socket.socket, server: socket.socket) -> None:
         try:
             while data := client.recv(1 << 16):
-                if self._armed is not None and self._armed[0] in data:
-                    (_, what), self._armed = self._armed, None
-                    self.lost += 1
-                    if what == "answer":
-                        # All answers are swallowed until the server, which hears that nothing
-                        # more will come, has done everything it was told and hung up.
-                        self._silenced.add(server)
-                        server.sendall(data)
-                        server.shutdown(socket.SHUT_WR)
-                        self._hung_up.wait()
+                if (armed := self._due(data)) is not None and self._lose(server, data, *armed):
                     break
                 if not self._quick.is_set():
                     self.held += 1
@@ -78,9 +77,37 @@ class Proxy:
         finally:
             _cut(client, server)
 
+    def _due(self, data: bytes) -> tuple[bytes, Lose] | None:
+        with self._arming:
+            for armed in self._armed:
+                if armed[0] in data:
+                    self._armed.remove(armed)
+                    self.lost += 1
+                    return armed
+        return None
+
+    def _lose(self, server: socket.socket, data: bytes, text: bytes, what: Lose) -> bool:
+        """Lose a message as asked. Returns whether the line is cut now, or goes on."""
+        if what == "ack":
+            self._unheard.add(server)
+            return False
+        if what == "rest":
+            server.sendall(data[: data.index(text) + len(text)])
+        if what == "answer":
+            # All answers are swallowed until the server, which hears that nothing more will
+            # come, has done everything it was told and hung up.
+            self._silenced.add(server)
+            server.sendall(data)
+            server.shutdown(socket.SHUT_WR)
+            self._hung_up.wait()
+        return True
+
     def _to_client(self, client: socket.socket, server: socket.socket) -> None:
         try:
             while data := server.recv(1 << 16):
+                if server in self._unheard:
+                    _cut(client, server)
+                    return
                 if server not in self._silenced:
                     client.sendall(data)
             if server in self._silenced:

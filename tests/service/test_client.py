@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.crash.workloads import write_inputs
 from tests.service.door import Gateway, add_client, command, serving, work_off
 from tests.service.processes import Process
+from tests.tcp_proxy import Lose, Proxy
 
 from holdfast import Client
+from holdfast.client.submit import Plan, submit
 from holdfast.errors import RunClosed, RunUnknown
 
 CHUNKS = 7
@@ -105,6 +109,44 @@ def test_a_killed_fetch_goes_on_and_leaves_whole_files_only(desk: Desk, point: s
         assert path.read_bytes() == right[path.name]
     assert "3 results" in desk.done(desk.start(*arguments))
     desk.check_answers()
+
+
+def test_over_a_bad_network_every_chunk_is_bound_once(desk: Desk) -> None:
+    """Lines are cut before a request arrives, in the middle of a body, and after the commit,
+    before its answer is heard.
+    """
+    losses: list[tuple[bytes, Lose]] = [
+        (b"GET /v1/tables", "request"),
+        (b"POST /v1/runs", "ack"),
+        (b"/shops/chunks/1", "request"),
+        (b"b,Ba", "rest"),
+        (b"/shops/end", "request"),
+        (b"a,7\nb", "rest"),
+        (b"/sales/chunks/3", "ack"),
+        (b"/notes/chunks/1", "ack"),
+        (b"/sales/end?sender=b", "ack"),
+        (b"/results HTTP", "ack"),
+        (b"/results/report/files/1", "ack"),
+    ]
+    proxy = Proxy(desk.gateway.port)
+    for text, what in losses:
+        proxy.lose_next(text, what)
+    url = f"http://127.0.0.1:{proxy.port}"
+    try:
+        with Client(url, token_file=desk.token) as client:
+            plan = Plan(desk.data, ignore_unknown=True, chunk_bytes=int(CHUNK_BYTES), connections=2)
+            run = submit(client, plan, lambda sent: None).info.run
+            work_off(desk.root, run)
+            client.download(run, desk.out)
+    finally:
+        proxy.close()
+    assert proxy.lost == len(losses)
+    desk.check_answers()
+    metrics = httpx.get(f"{desk.gateway.url}/metrics").text
+    counted = re.findall(r'gateway_chunks_total\{outcome="(\w+)"\} (\d+)', metrics)
+    assert dict(counted) == {"bound": str(CHUNKS), "repeated": "2", "refused": "0"}
+    blobs = [path for path in (desk.gateway.state / "blobs").rglob("*") if path.is_file()]
+    assert len(blobs) == CHUNKS, "what was cut leaves nothing"
 
 
 def test_submit_outlives_a_gateway_that_dies_under_it(tmp_path: Path) -> None:
