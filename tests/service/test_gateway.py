@@ -444,6 +444,27 @@ def test_events_tell_every_change_and_end_with_the_run(
         assert [found["state"] for found in documents] == ["CANCELLED"]
 
 
+def test_a_run_says_for_how_long_nothing_came(gateway: Gateway, client: httpx.Client) -> None:
+    """In delivery's time; who follows it is told each minute of that, and at once what comes."""
+    run = create(client)
+    with (
+        store_of(gateway.root) as shared,
+        client.stream("GET", f"/v1/runs/{run}/events") as stream,
+    ):
+        fence = shared.store.take_lease("delivery", "test")
+        documents = events_of(stream.iter_lines())
+        assert next(documents)["idle_s"] == 0
+        shared.store.watch_runs(fence)
+        for seconds in (59, 2):
+            shared.store.add_elapsed(fence, seconds * 1000)
+        assert next(documents)["idle_s"] == 61
+        assert document(client, run)["idle_s"] == 61
+        assert client.get("/v1/runs").json()["runs"][0]["idle_s"] == 61
+        put(client, run, TEXT)
+        found = next(documents)
+        assert (found["tables"][0]["received"], found["idle_s"]) == (1, 0)
+
+
 def test_a_duplicate_with_expect_is_answered_before_its_body(
     gateway: Gateway, client: httpx.Client
 ) -> None:

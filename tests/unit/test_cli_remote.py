@@ -76,8 +76,8 @@ def test_sigterm_while_nobody_answers_says_how_to_go_on(command: QuickCommand) -
     assert f"Go on: holdfast {' '.join(arguments)}" in said
 
 
-def info(state: str, *tables: TableInfo) -> RunInfo:
-    return RunInfo("r1", "k", "shop", "spark", state, None, 1, 2, tables)
+def info(state: str, *tables: TableInfo, idle_s: int = 0) -> RunInfo:
+    return RunInfo("r1", "k", "shop", "spark", state, None, 1, 2, tables, idle_s)
 
 
 def table(announced: int | None, received: int, missing: str = "none") -> TableInfo:
@@ -89,6 +89,19 @@ def test_a_run_in_one_line_says_who_has_not_said_end() -> None:
         "OPEN: 2 chunks received, 1 applied; no END yet of sales"
     )
     assert line_of(info("DONE", table(2, 2))) == "DONE: 2 chunks received, 1 applied"
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "told"), [(59, ""), (119, "1 min"), (3599, "59 min"), (7300, "2 h")]
+)
+def test_a_run_that_waits_for_an_end_says_for_how_long_nothing_came(idle_s: int, told: str) -> None:
+    end = f"; nothing came for {told}" if told else ""
+    waits = info("OPEN", table(None, 2), idle_s=idle_s)
+    assert line_of(waits) == f"OPEN: 2 chunks received, 1 applied; no END yet of sales{end}"
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(picture_of(waits))
+    assert console.export_text().splitlines()[0].rstrip() == f"run r1 of shop: OPEN{end}"
+    assert "nothing" not in line_of(info("OPEN", table(2, 2), idle_s=idle_s))
 
 
 def test_a_run_on_a_terminal_shows_what_is_missing() -> None:

@@ -54,10 +54,23 @@ def line_of(info: RunInfo) -> str:
     received = sum(table.received for table in info.tables)
     applied = sum(table.applied for table in info.tables)
     text = f"{info.state}: {received} chunks received, {applied} applied"
-    waiting = [table for table in info.tables if table.announced is None]
-    if info.state == "OPEN" and waiting:
-        text += f"; no END yet of {', '.join(sender_of(table) for table in waiting)}"
+    if waiting := waiting_for(info):
+        text += f"; no END yet of {', '.join(waiting)}{idle_of(info)}"
     return text
+
+
+def waiting_for(info: RunInfo) -> list[str]:
+    """Return the senders that a run waits for: those without an END. Pure."""
+    waits = [table for table in info.tables if table.announced is None]
+    return [sender_of(table) for table in waits] if info.state == "OPEN" else []
+
+
+def idle_of(info: RunInfo) -> str:
+    """Return for how long nothing came, in steps: each is another line. Empty: not long. Pure."""
+    for unit, seconds in (("h", 3600), ("min", 60)):
+        if info.idle_s >= seconds:
+            return f"; nothing came for {info.idle_s // seconds} {unit}"
+    return ""
 
 
 def picture_of(info: RunInfo) -> RenderableType:
@@ -70,7 +83,9 @@ def picture_of(info: RunInfo) -> RenderableType:
         announced = "-" if one.announced is None else str(one.announced)
         missing = one.missing if one.announced is not None else "-"
         table.add_row(sender_of(one), announced, str(one.received), str(one.applied), missing)
-    return Group(Text(f"run {info.run} of {info.pipeline}: {info.state}", style="bold"), table)
+    idle = idle_of(info) if waiting_for(info) else ""
+    head = f"run {info.run} of {info.pipeline}: {info.state}{idle}"
+    return Group(Text(head, style="bold"), table)
 
 
 class _Screen(Protocol):

@@ -73,6 +73,8 @@ class RunInfo:
     created_ms: int
     updated_ms: int
     tables: tuple[TableInfo, ...]
+    idle_s: int = 0
+    """For how long nothing came or was done, as the server last looked."""
 
     @property
     def is_final(self) -> bool:
@@ -145,6 +147,7 @@ def run_info(document: Document) -> RunInfo:
             created_ms=document.get("created_ms") or 0,
             updated_ms=document.get("updated_ms") or 0,
             tables=tuple(_table_info(table) for table in document["tables"]),
+            idle_s=document.get("idle_s") or 0,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _strange(error) from error

@@ -53,7 +53,12 @@ def _table(sender: SenderProgress) -> dict[str, Any]:
 
 
 def run_document(
-    found: ClientRun, progress: Sequence[SenderProgress], barriers: list[int], spec: PipelineSpec
+    found: ClientRun,
+    progress: Sequence[SenderProgress],
+    barriers: list[int],
+    spec: PipelineSpec,
+    *,
+    idle_ms: int = 0,
 ) -> dict[str, Any]:
     """Return a run as its client sees it. Tables that a stage produces are none of its business."""
     run = found.run
@@ -67,6 +72,7 @@ def run_document(
         "error": without_places(run.error),
         "created_ms": run.created_ms,
         "updated_ms": run.updated_ms,
+        "idle_s": idle_ms // 1000,
         "segments": run.segments,
         "barriers": barriers,
         "tables": [_table(sender) for sender in progress if sender.table not in produced],
@@ -75,8 +81,16 @@ def run_document(
 
 def read_document(store: Store, found: ClientRun, spec: PipelineSpec) -> dict[str, Any]:
     """Return a run's document as it stands."""
+    return document_with(store, found, store.read_progress(found.run.run_id), spec)
+
+
+def document_with(
+    store: Store, found: ClientRun, progress: Sequence[SenderProgress], spec: PipelineSpec
+) -> dict[str, Any]:
+    """Return a run's document, whose progress is read already."""
     run_id = found.run.run_id
-    return run_document(found, store.read_progress(run_id), store.read_barriers(run_id), spec)
+    barriers, idle_ms = store.read_barriers(run_id), store.read_idle_of(run_id)
+    return run_document(found, progress, barriers, spec, idle_ms=idle_ms)
 
 
 def piece_path(run: Run, series: str, ordinal: int) -> str:

@@ -31,6 +31,10 @@ thread."""
 _BEAT_S = 5.0
 """Between two signs of life. Proxies and senders give up on a line that is silent for long."""
 
+_IDLE_STEP_S = 60
+"""A run to which nothing happens is told again after so long. Shorter: documents for nothing, and
+each may be large. Longer: who watches learns late that it waits."""
+
 
 @router.get(
     "/runs/{run}/events",
@@ -88,7 +92,7 @@ class _Stream(StreamingResponse):
 async def _events(
     request: Request, desk: Desk, token: str, found: ClientRun, number: int
 ) -> AsyncIterator[bytes]:
-    told: dict[str, Any] | None = None
+    told: dict[str, Any] = {}
     told_s = 0.0
     while not desk.closing and not await request.is_disconnected():
         begun_s = desk.clock.monotonic_s()
@@ -96,9 +100,10 @@ async def _events(
         if now is None:
             return
         took_s = desk.clock.monotonic_s() - begun_s
-        if now != told:
+        stepped = {**now, "idle_s": now["idle_s"] // _IDLE_STEP_S}
+        if stepped != told:
             number += 1
-            told, told_s = now, begun_s
+            told, told_s = stepped, begun_s
             yield f"id: {number}\nevent: run\ndata: {json.dumps(now)}\n\n".encode()
             if now["state"] in CLOSED_STATES:
                 return

@@ -59,6 +59,7 @@ class RunShape(BaseModel):
                 "error": None,
                 "created_ms": 1790000000000,
                 "updated_ms": 1790000000000,
+                "idle_s": 0,
                 "segments": 1,
                 "barriers": [],
                 "tables": [
@@ -83,6 +84,7 @@ class RunShape(BaseModel):
     error: str | None
     created_ms: int
     updated_ms: int
+    idle_s: int = Field(description="For how long nothing came or was done; 0 once it is over.")
     segments: int
     barriers: list[int] = Field(description="Segments whose inputs are complete.")
     tables: list[TableShape]

@@ -14,7 +14,7 @@ from holdfast.engine.barrier import is_complete
 from holdfast.errors import RunUnknown, UsageInvalid
 from holdfast.gateway.body import JSON_BYTES
 from holdfast.gateway.desk import Desk
-from holdfast.gateway.documents import pipeline_document, read_document, run_document
+from holdfast.gateway.documents import document_with, pipeline_document, read_document
 from holdfast.gateway.entrance import (
     AsClient,
     AtDesk,
@@ -149,8 +149,7 @@ async def list_runs(
         cost = 0
         for one in found[:limit]:
             progress = desk.store.read_progress(one.run.run_id)
-            barriers = desk.store.read_barriers(one.run.run_id)
-            runs.append(run_document(one, progress, barriers, desk.spec))
+            runs.append(document_with(desk.store, one, progress, desk.spec))
             rows = sum(len(sender.received) + len(sender.applied) for sender in progress)
             cost += len(progress) + rows // _ROWS_AS_SENDER
             if cost >= _LIST_COST:

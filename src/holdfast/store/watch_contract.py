@@ -41,6 +41,11 @@ class WatchStore(Protocol):
         was last seen.
         """
 
+    def read_idle_of(self, run_id: RunId) -> int:
+        """Return for how many milliseconds nothing happened to a run. 0: it is over, or something
+        happened since it was last seen.
+        """
+
     def count_uncleared(self) -> int:
         """Return of how many runs something is to go at once: SWEPT and not cleared, or DONE with
         queues.

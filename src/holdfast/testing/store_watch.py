@@ -24,10 +24,13 @@ def check_idle_time_is_accumulated(connect: Connect) -> None:
         assert store.list_watched() == [watched]
         if watched.run.state == "OPEN":
             assert store.read_idle() == {RUN: watched.idle_ms}
+            assert store.read_idle_of(RUN) == watched.idle_ms
         return watched.idle_ms
 
+    assert store.read_idle_of(RUN) == 0
     assert [idle(100), idle(50), idle(25)] == [0, 50, 75]
     store.bind_chunk(RUN, chunk(1), bind)
+    assert (store.read_idle(), store.read_idle_of(RUN)) == ({RUN: 75}, 0)
     assert [idle(10), idle(5)] == [0, 5]
     store.excuse_runs(scene.fence, [RUN])
     assert [idle(10), idle(5)] == [10, 15]
@@ -37,7 +40,7 @@ def check_idle_time_is_accumulated(connect: Connect) -> None:
     scene.commit("w")
     assert [idle(10), idle(5)] == [0, 5]
     store.move_run(scene.fence, RUN, expected="OPEN", to="FAILED", error="why")
-    assert store.read_idle() == {}
+    assert (store.read_idle(), store.read_idle_of(RUN)) == ({}, 0)
     assert [idle(10), idle(5)] == [10, 15], "an end is seen at once"
     store.excuse_runs(scene.fence, [RUN])
     assert idle(10) == 25, "what is over is kept for a time that goes on"

@@ -72,6 +72,10 @@ AND has_queues = 0 AND since_ms <= ?1 - ?3
 _IDLE = f"""
 SELECT run_id, ? - since_ms FROM run JOIN watch USING (run_id) WHERE {_IS_OPEN}
 """  # noqa: S608 - constants only
+_IDLE_OF = f"""
+SELECT ?1 - since_ms FROM run JOIN watch USING (run_id)
+WHERE run_id = ?2 AND {_IS_OPEN} AND mark = {_MARK}
+"""  # noqa: S608 - constants only
 
 _ROWS = (
     ("planned", "run_id = ?"),
@@ -139,6 +143,12 @@ class WatchPart(Part):
         """Return for how many milliseconds nothing happened to each run that is not over."""
         with self._database.reading() as connection:
             return dict(rows_of(connection, _IDLE, _elapsed(connection)))
+
+    def read_idle_of(self, run_id: RunId) -> int:
+        """Return for how many milliseconds nothing happened to a run that is as it was seen."""
+        with self._database.reading() as connection:
+            row = row_of(connection, _IDLE_OF, _elapsed(connection), run_id)
+        return row[0] if row else 0
 
     def count_uncleared(self) -> int:
         """Return of how many runs that are over something is to go now."""
