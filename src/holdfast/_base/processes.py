@@ -52,16 +52,25 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def _children() -> list[int]:
+    """Return the processes that threads of this one have as children."""
+    tasks = Path("/proc/self/task").iterdir()
+    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+
+
 def end_children() -> None:
     """Kill the children of this process, adopted ones too; return when none is left.
 
     Nobody else may wait for a child of this process any more: its exit code would be lost.
     """
     while True:
-        for task in Path("/proc/self/task").iterdir():
-            for pid in (task / "children").read_text().split():
-                with suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        try:
+            children = _children()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # A thread ended while it was looked at: its children are another one's now.
+        for pid in children:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         try:
             # What this one leaves behind is a child of ours when it is gone: look again.
             os.waitpid(-1, 0)
