@@ -61,6 +61,10 @@ def test_a_deleted_blob_stays_deleted(tmp_path: Path, monkeypatch: pytest.Monkey
     blobs.delete("a/b")
     blobs.delete("a/b")
     assert tape.calls == ["unlink a/b", "fsync a"]
+    blobs.create("a/c", [b"x"])
+    tape.calls.clear()
+    blobs.delete("a/c", durable=False)
+    assert tape.calls == ["unlink a/c"]
 
 
 @pytest.mark.parametrize(

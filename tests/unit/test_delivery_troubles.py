@@ -72,10 +72,10 @@ class SickBlobs(LocalBlobs):
 
     is_sick = True
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, *, durable: bool = True) -> None:
         if self.is_sick and RUN in name:
             raise StorageFailed(path=name, error=f"errno {errno.EIO}")
-        super().delete(name)
+        super().delete(name, durable=durable)
 
 
 @contextmanager

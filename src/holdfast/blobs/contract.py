@@ -78,8 +78,10 @@ class BlobStore(Protocol):
     def exists(self, name: str) -> bool:
         """Tell whether a blob is there."""
 
-    def delete(self, name: str) -> None:
-        """Remove a blob. A missing one is no error."""
+    def delete(self, name: str, *, durable: bool = True) -> None:
+        """Remove a blob. A missing one is no error. Not `durable`: it may be there again after a
+        power cut, for a caller that finds it then.
+        """
 
     def names(self, prefix: str = "") -> Iterator[str]:
         """Yield the names that begin with `prefix`, sorted. Temporary files are not named."""

@@ -157,14 +157,15 @@ class LocalBlobs:
                 return False
         return stat.S_ISREG(mode)
 
-    def delete(self, name: str) -> None:
-        """Remove a blob, durably. A missing one is no error."""
+    def delete(self, name: str, *, durable: bool = True) -> None:
+        """Remove a blob; an fsync of its directory makes it durable. A missing one is no error."""
         *parents, leaf = name_segments(name)
         with os_errors(self.location(name)):
             try:
                 with self._directory(parents) as directory:
                     os.unlink(leaf, dir_fd=directory)
-                    os.fsync(directory)
+                    if durable:
+                        os.fsync(directory)
             except (FileNotFoundError, NotADirectoryError):
                 return
 

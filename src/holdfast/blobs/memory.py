@@ -43,8 +43,9 @@ class MemoryBlobs:
         name_segments(name)
         return name in self._blobs
 
-    def delete(self, name: str) -> None:
-        """Remove a blob. A missing one is no error."""
+    def delete(self, name: str, *, durable: bool = True) -> None:
+        """Remove a blob. A missing one is no error. Nothing here is durable."""
+        del durable
         name_segments(name)
         with self._guard:
             self._blobs.pop(name, None)

@@ -65,6 +65,7 @@ class Delivery:
             fence,
             means.config,
             self.troubles,
+            means.clock,
         )
         self._counted_s = means.clock.monotonic_s()
         self._swept_s: float | None = None

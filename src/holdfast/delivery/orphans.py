@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -36,23 +37,21 @@ class Orphans:
         self._since_ms: dict[str, int] = {}
         self._looks: dict[str, tuple[bytes, bool]] = {}
 
-    def sweep(self, elapsed_ms: int) -> int:
-        """Remove what was unbound for long; returns how many.
+    def sweep(self, elapsed_ms: int) -> Iterator[None]:
+        """Remove what was unbound for long; yields after each, so that others get their turn.
 
         1. An upload is condemned, unless a row binds it by now. Crash after: it is found again,
            and intake refuses to bind it.
         2. Its bytes go. The mark stays as long as the run.
         """
-        removed = 0
         since_ms: dict[str, int] = {}
         for name in self._unbound():
             since_ms[name] = self._since_ms.get(name, elapsed_ms)
             if elapsed_ms - since_ms[name] > self._keep_ms and self._store.condemn_blob(name):
                 self._blobs.delete(name)
                 del since_ms[name]
-                removed += 1
+                yield
         self._since_ms = since_ms
-        return removed
 
     def _unbound(self) -> list[str]:
         """Return the uploads that no row binds. A run's are listed only if any came or went: it

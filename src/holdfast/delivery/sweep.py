@@ -13,6 +13,12 @@ What a sweep does, in this order, each step durable before the next and idle whe
    that tell of swept runs.
 6. Its rows go, and with them the wish to clear it. The tombstone stays.
 
+Steps 3 and 4 are as long as the run is large, so a look stops between two files when its time is
+over, and the next goes on: runs of others become DONE meanwhile. Crash there: begun again with what
+is left. Their effects are not made durable one by one. Crash of the machine behind step 6: what it
+brings back is below the name of a run that is SWEPT, which is looked for once a minute and first of
+all by a successor.
+
 Crash points: `sweep.*`.
 """
 
@@ -21,13 +27,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
+from holdfast._base.clock import Clock
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import TEMPORARY_PREFIX, os_errors
 from holdfast._base.ids import Offset, RunId
@@ -47,6 +54,9 @@ from holdfast.store.states import STOPS
 _NOTICES_AT_ONCE = 100
 STRAYS_EVERY_MS = 60_000
 """How often it is looked for what came after the sweep of its run."""
+TURN_S = 0.2
+"""How long a look removes before it leaves the rest to the next one. Longer: DONE and notices of
+others wait. Shorter: what large runs hold on disk goes later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,24 +134,29 @@ class Sweeper:
         fence: Fence,
         config: Config,
         troubles: Troubles,
+        clock: Clock,
     ) -> None:
         self._store, self._blobs, self._queues = store, blobs, queues
         self._homes, self._fence, self._config = homes, fence, config
-        self._troubles = troubles
+        self._troubles, self._clock = troubles, clock
+        self._over_s = 0.0
+        self._works: dict[str, Iterator[None]] = {}
+        """What was cut off by the end of its turn."""
+        self._last: RunId | None = None
         self._strays_at_ms = 0
         self._partial: dict[Path, tuple[int, int, int]] = {}
         keep_ms = int(config.sweep_after_s * 1000)
         self._orphans = Orphans(store, blobs, homes.blobs, keep_ms=keep_ms)
 
     def advance(self) -> int:
-        """Look at the runs, and do what is due; returns about how many something was done."""
+        """Look at the runs, and do what is due; returns about how many something was done.
+
+        When its time is over, the next look goes on with the run behind the last one.
+        """
         done, unseen = 0, []
-        expire_s = self._config.expire_after_s
-        for watched in self._store.watch_runs(
-            self._fence,
-            sweep_ms=int(self._config.sweep_after_s * 1000),
-            expire_ms=int(expire_s * 1000) if expire_s > 0 else None,
-        ):
+        watching = self._in_turn()
+        self._over_s = self._clock.monotonic_s() + TURN_S
+        for watched in watching:
             run = watched.run
             is_external = run.kind is RunKind.EXTERNAL
             is_heard = not self._troubles.hinder(receiving_of(run.run_id))
@@ -150,6 +165,9 @@ class Sweeper:
             what_to_do = self._duty(watched)
             if what_to_do is Duty.NOTHING or (what_to_do is Duty.ABANDON and run.run_id in unseen):
                 continue
+            if done and self._is_over_time():
+                continue
+            self._last = run.run_id
             done += self._troubles.attempt(
                 f"clean-up of run {run.run_id}",
                 partial(self._attend, watched, what_to_do),
@@ -158,15 +176,48 @@ class Sweeper:
         if unseen and self._config.abandon_after_s > 0:
             # What their producers said could not be heard: they do not grow old by that.
             self._store.excuse_runs(self._fence, unseen)
-        elapsed_ms = self._store.read_elapsed()
-        if elapsed_ms >= self._strays_at_ms:
+        self._look_around(self._store.read_elapsed())
+        return done
+
+    def _in_turn(self) -> list[Watched]:
+        """Return the runs, those behind the one that had the last turn first."""
+        expire_s = self._config.expire_after_s
+        found = self._store.watch_runs(
+            self._fence,
+            sweep_ms=int(self._config.sweep_after_s * 1000),
+            expire_ms=int(expire_s * 1000) if expire_s > 0 else None,
+        )
+        names = [watched.run.run_id for watched in found]
+        behind = names.index(self._last) + 1 if self._last in names else 0
+        return found[behind:] + found[:behind]
+
+    def _look_around(self, elapsed_ms: int) -> None:
+        """Remove what belongs to no run that is watched."""
+        is_time = elapsed_ms >= self._strays_at_ms
+        if is_time:
             self._strays_at_ms = elapsed_ms + STRAYS_EVERY_MS
-            self._troubles.attempt("clean-up after late jobs", self._sweep_strays)
             work = partial(self._sweep_partial, elapsed_ms)
             self._troubles.attempt("clean-up of half-written uploads", work)
-            work = partial(self._orphans.sweep, elapsed_ms)
-            self._troubles.attempt("clean-up of uploads that nothing binds", work)
-        return done
+        for name, begin in (
+            ("clean-up after late jobs", self._sweep_strays),
+            ("clean-up of uploads that nothing binds", partial(self._orphans.sweep, elapsed_ms)),
+        ):
+            if is_time or name in self._works:
+                self._troubles.attempt(name, partial(self._go_on, name, begin))
+
+    def _is_over_time(self) -> bool:
+        return self._clock.monotonic_s() >= self._over_s
+
+    def _go_on(self, name: str, begin: Callable[[], Iterator[None]]) -> int:
+        """Go on with work that was cut off, or begin it, until it or the time is over. What raises
+        is not kept: it begins again.
+        """
+        work = self._works.pop(name, None) or begin()
+        for _ in work:
+            if self._is_over_time():
+                self._works[name] = work
+                break
+        return 1
 
     def _duty(self, watched: Watched) -> Duty:
         # Only of one that is old enough: the question goes through all of its senders.
@@ -184,16 +235,15 @@ class Sweeper:
                 crashpoint("sweep.abandon.after")
             case Duty.DROP_QUEUES:
                 self._drop_queues(run)
-            case Duty.SWEEP:
-                self.sweep(run)
-            case Duty.CLEAR:
-                self._clear(run)
+            case Duty.SWEEP | Duty.CLEAR:
+                self._go_on(run.run_id, partial(self.sweep, run))
             case Duty.NOTHING:
                 return 0
         return 1
 
-    def sweep(self, run: Run, *, with_queues: bool = True) -> None:
-        """Sweep a run that came to its end; steps as above.
+    def sweep(self, run: Run, *, with_queues: bool = True) -> Iterator[None]:
+        """Sweep a run that came to its end; steps as above. Yields between them, and between files:
+        whoever takes no further leaves the rest as a crash would.
 
         Without its queues the run stays uncleared, for a delivery that knows their broker.
         """
@@ -201,26 +251,27 @@ class Sweeper:
         if state is not RunState.SWEPT:
             move(self._store, self._fence, run.run_id, current=state, to=to, error=run.error)
             crashpoint("sweep.mark.after")
-        self._clear(run, with_queues=with_queues)
-
-    def _clear(self, run: Run, *, with_queues: bool = True) -> None:
+            yield
         if with_queues:
             self._drop_queues(run)
+            yield
         for path in self._homes.of(run.run_id):
-            _remove(path)
-            crashpoint("sweep.files.each")
-        self._clear_blobs(run.run_id)
+            for _ in _remove(path):
+                crashpoint("sweep.files.each")
+                yield
+        yield from self._clear_blobs(run.run_id)
         self._truncate_notices(run)
         if not with_queues:
             return
         self._store.clear_run(self._fence, run.run_id, uploads=f"{CHUNKS}{run.run_id}/")
         crashpoint("sweep.clear.after")
 
-    def _clear_blobs(self, run_id: RunId) -> None:
+    def _clear_blobs(self, run_id: RunId) -> Iterator[None]:
         for prefix in (f"{CHUNKS}{run_id}/", f"{EXTERNAL}{run_id}/"):
-            for name in list(self._blobs.names(prefix)):
-                self._blobs.delete(name)
+            for name in self._blobs.names(prefix):
+                self._blobs.delete(name, durable=False)
                 crashpoint("sweep.blob.each")
+                yield
             _remove_empty(self._homes.blobs / prefix)
 
     def _drop_queues(self, run: Run) -> None:
@@ -255,28 +306,24 @@ class Sweeper:
             offset = Offset(found[-1].offset + 1)
         return offset
 
-    def _sweep_strays(self) -> int:
+    def _sweep_strays(self) -> Iterator[None]:
         """Remove what came after the sweep of its run: directories of a job that outlived it, blobs
         and topics of a former delivery that was stopped in the middle of a step.
         """
-        count = 0
         for home in self._homes.per_run:
             for path in _entries(home):
                 if self._is_over(path.name, RunState.SWEPT):
-                    _remove(path)
-                    count += 1
+                    yield from _remove(path)
         for prefix in (CHUNKS, EXTERNAL):
             for path in _entries(self._homes.blobs / prefix):
                 if self._is_over(path.name, RunState.SWEPT):
-                    self._clear_blobs(RunId(path.name))
-                    count += 1
+                    yield from self._clear_blobs(RunId(path.name))
         for topic in self._store.list_topics():
             run_name = topic.removeprefix(RESULTS).partition("/")[0]
             over = RunState.DONE, RunState.SWEPT
             if topic.startswith(RESULTS) and self._is_over(run_name, *over):
                 self._store.drop_topic(topic)
-                count += 1
-        return count
+                yield
 
     def _is_over(self, name: str, *states: RunState) -> bool:
         run = self._store.read_run(RunId(name))
@@ -330,7 +377,13 @@ def _remove_empty(directory: Path) -> None:
             os.rmdir(path)
 
 
-def _remove(path: Path) -> None:
-    """Remove a directory; what somebody else removes meanwhile, or adds, is left to the next."""
+def _remove(path: Path) -> Iterator[None]:
+    """Remove a directory, and yield after each of those below it; what somebody else removes
+    meanwhile, or adds, is left to the next. A link is not followed, and stays.
+    """
     with os_errors(path):
-        shutil.rmtree(path, ignore_errors=True)
+        if path.is_symlink():
+            return
+        for directory, _, _ in os.walk(path, topdown=False):
+            shutil.rmtree(directory, ignore_errors=True)
+            yield

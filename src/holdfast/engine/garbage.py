@@ -181,7 +181,7 @@ def _truncate(store: Store, topics: list[str], config: Config) -> None:
 def _sweep(held: Held, garbage: Garbage) -> None:
     """Sweep runs as delivery would. Nobody else works here: the lock is held alone."""
     fence = held.store.take_lease(DELIVERY_RESOURCE, "gc")
-    directory = held.directory
+    directory, clock = held.directory, SystemClock()
     sweeper = Sweeper(
         held.store,
         LocalBlobs(directory.blobs),
@@ -189,10 +189,12 @@ def _sweep(held: Held, garbage: Garbage) -> None:
         Homes((directory.runs, directory.inputs), directory.blobs),
         fence,
         DEFAULT,
-        Troubles(SystemClock()),
+        Troubles(clock),
+        clock,
     )
     for run in garbage.swept:
-        sweeper.sweep(run, with_queues=run not in garbage.left)
+        for _ in sweeper.sweep(run, with_queues=run not in garbage.left):
+            pass  # nobody waits: all at once
 
 
 def _run_of(directory: StateDirectory, upload: Path) -> RunId:
