@@ -25,6 +25,10 @@ class Receiver:
             return []
         return [json.loads(line) for line in self.books.read_text().splitlines()]
 
+    def release(self) -> None:
+        """Give the answers that are held."""
+        self.books.with_name("release").touch()
+
 
 @contextmanager
 def receiving(root: Path, *answers: str) -> Iterator[Receiver]:

@@ -4,6 +4,7 @@
 
 Prints its port. Appends a line of JSON per request to BOOKS, fsynced before it answers. ANSWERS is
 a file with the status codes to answer with, one per line, used up one per request; 200 afterwards.
+One that begins with "held " is given when there is a file "release" beside BOOKS.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -37,7 +39,10 @@ def main() -> None:
                 file.write(json.dumps(entry) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            status, _, after = (answers.pop(0) if answers else "200").partition(" ")
+            answer = answers.pop(0) if answers else "200"
+            while answer.startswith("held ") and not books.with_name("release").exists():
+                time.sleep(0.01)
+            status, _, after = answer.removeprefix("held ").partition(" ")
             self.send_response(int(status or 200))
             if after:
                 self.send_header("Retry-After", after)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import apsw
 import pytest
 from tests import sample_producer
 from tests.receiver import Receiver, receiving
@@ -29,6 +30,7 @@ from holdfast.engine.state import Shared, share
 from holdfast.intake.upload import put_chunk
 from holdfast.log.contract import Record
 from holdfast.store.contract import notice_topic
+from holdfast.store.result_rows import NoticeState
 from holdfast.store.rows import Chunk, ChunkKind, NewRun, SenderDecl
 
 CLIENT, REQUESTS = "acme", "requests"
@@ -43,6 +45,8 @@ SETTINGS = {
     "HOLDFAST_ABANDON_AFTER_S": "0.5",
     "HOLDFAST_LEASE_PATIENCE_S": "1",
 }
+PATIENT = {**SETTINGS, "HOLDFAST_NOTICE_TIMEOUT_S": "60", "HOLDFAST_NOTICE_WAIT_MAX_S": "86400"}
+"""Of one that waits for a receiver's answer, and as long as it asks for."""
 OURS = sorted(
     name for name in POINTS if name.startswith(("closing.", "external.", "notice.", "sweep."))
 )
@@ -60,9 +64,9 @@ def wait_for(what: str, is_so: Callable[[], bool]) -> None:
 class Deliverer:
     """A process of `holdfast delivery` that the test started."""
 
-    def __init__(self, state: Path, *, crash: str = "", name: str = "delivery") -> None:
+    def __init__(self, state: Path, settings: dict[str, str], crash: str, name: str) -> None:
         self.said = state.parent / f"{name}.log"
-        environment = {**os.environ, **SETTINGS, **({ARM_VARIABLE: crash} if crash else {})}
+        environment = {**os.environ, **settings, **({ARM_VARIABLE: crash} if crash else {})}
         with self.said.open("a") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast.cli", "delivery", "--state", str(state)],
@@ -87,8 +91,10 @@ class Deliverer:
 
 
 @contextmanager
-def started(state: Path, *, crash: str = "", name: str = "delivery") -> Iterator[Deliverer]:
-    deliverer = Deliverer(state, crash=crash, name=name)
+def started(
+    state: Path, *, settings: dict[str, str] = SETTINGS, crash: str = "", name: str = "delivery"
+) -> Iterator[Deliverer]:
+    deliverer = Deliverer(state, settings, crash, name)
     try:
         yield deliverer
     finally:
@@ -96,8 +102,9 @@ def started(state: Path, *, crash: str = "", name: str = "delivery") -> Iterator
 
 
 @pytest.fixture
-def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    with receiving(tmp_path / "receiver") as found:
+def receiver(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Receiver]:
+    """A receiver; a test may give its first answers."""
+    with receiving(tmp_path / "receiver", *getattr(request, "param", ())) as found:
         yield found
 
 
@@ -259,11 +266,74 @@ def test_a_stopped_one_is_replaced_and_changes_nothing_when_it_wakes(
     check_done(shared, receiver)
 
 
+@pytest.mark.parametrize(
+    "receiver",
+    [("held 200", "500 86400"), ("held 500", "200")],
+    indirect=True,
+    ids=["taken-too-late", "refused-too-late"],
+)
+def test_one_that_is_stopped_within_a_notice_changes_nothing_when_it_wakes(
+    shared: Shared, receiver: Receiver
+) -> None:
+    """SIGSTOP while the receiver holds its answer; the successor gets the other answer, and does
+    the rest; SIGCONT: the answer that comes too late is recorded nowhere. The notice was repeated
+    once, the same.
+    """
+    state = shared.directory.root
+    open_done(shared)
+    with (
+        sample_producer.producing(state, REQUESTS),
+        started(state, settings=PATIENT, name="first") as first,
+    ):
+        wait_for("the receiver has the notice", lambda: len(receiver.seen()) == 1)
+        stop_outside_of_transactions(first, shared)
+        [notice] = shared.store.list_notices()
+        assert (notice.state, notice.attempts) == (NoticeState.WAITING, 1)
+        with started(state, settings=PATIENT, name="second") as second:
+            wait_for("the second takes over", lambda: second.said_that("active, epoch 2"))
+            wait_for("the second delivers", lambda: all_over(shared, receiver))
+            wait_for("it has its answer", lambda: has_answer(shared))
+            before = facts(shared)
+            receiver.release()
+            first.signal(signal.SIGCONT)
+            wait_for("the first is fenced", lambda: first.said_that("epoch 1 was replaced"))
+            assert facts(shared) == before
+    check_done(shared, receiver)
+    once, again = receiver.seen()
+    assert (once["id"], once["body"]) == (again["id"], again["body"])
+    assert once["id"] == notice.notice_id
+
+
+def stop_outside_of_transactions(deliverer: Deliverer, shared: Shared) -> None:
+    """SIGSTOP, again if need be: one that stands still with the store's lock holds up everybody."""
+    connection = apsw.Connection(str(shared.directory.store), flags=apsw.SQLITE_OPEN_READWRITE)
+
+    def is_stopped() -> bool:
+        deliverer.signal(signal.SIGSTOP)
+        os.waitpid(deliverer.process.pid, os.WUNTRACED)
+        try:
+            connection.execute("BEGIN IMMEDIATE").connection.execute("ROLLBACK")
+        except apsw.BusyError:
+            deliverer.signal(signal.SIGCONT)
+            return False
+        return True
+
+    try:
+        wait_for("it is stopped outside of transactions", is_stopped)
+    finally:
+        connection.close()
+
+
+def has_answer(shared: Shared) -> bool:
+    [notice] = shared.store.list_notices()
+    return notice.state is NoticeState.SENT or notice.failures > 0
+
+
 def facts(shared: Shared) -> object:
     store = shared.store
     records = store.topic_bounds(notice_topic(CLIENT), 0)
-    notices = [(one.notice_id, one.state, one.attempts) for one in store.list_notices()]
-    return store.list_runs(), store.list_external_pieces(DONE), notices, records
+    results = store.list_external_pieces(DONE), store.read_results(DONE)
+    return store.list_runs(), results, store.list_notices(), records
 
 
 def test_it_drains_on_sigterm(shared: Shared, receiver: Receiver) -> None:
