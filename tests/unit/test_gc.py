@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,43 @@ def test_runs_whose_time_is_over_are_told_then_swept(
     with delivering(state) as scene:
         assert scene.state() == "SWEPT"
         assert scene.blobs_below("chunks/") == []
+
+
+def test_a_dry_run_tells_what_is_coming_beside_a_service_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ended runs with the time to their sweep, waiting ones with theirs, also when it is over."""
+    state = tmp_path / "state"
+    waiting, done = RunId("waiting"), RunId("done")
+    with delivering(state, Config(sweep_after_s=1e9)) as scene:
+        for run_id in (RUN, waiting, done):
+            scene.open_run(run_id)
+        scene.run(1)
+        fence = scene.store.take_lease("engine", "test")
+        scene.store.move_run(fence, RUN, expected="OPEN", to="FAILED", error="why")
+        for at, to in pairwise(("OPEN", "FORWARDING", "RECEIVING", "COMPLETING")):
+            scene.store.move_run(fence, done, expected=at, to=to)
+        scene.run(10)
+        idle_s = {one.run.run_id: one.idle_ms / 1000 for one in scene.store.list_watched()}
+
+    def coming(settings: str) -> dict[str, tuple[str, float]]:
+        (tmp_path / "holdfast.toml").write_text(settings)
+        gc_command(state, dry_run=True, as_json=True, config_file=tmp_path / "holdfast.toml")
+        told = json.loads(capsys.readouterr().out)
+        return {one["run"]: (one["duty"], one["left_s"]) for one in told["coming"]}
+
+    with share(state, part="gateway"):
+        swept = {RUN: ("sweep", 100 - idle_s[RUN])}
+        assert coming("sweep_after_s = 100\n") == swept
+        limits = "sweep_after_s = 100\nexpire_after_s = 50\nabandon_after_s = {}\n"
+        swept |= {done: ("sweep", 50 - idle_s[done])}
+        wanted = {**swept, waiting: ("abandon", 20 - idle_s[waiting])}
+        assert coming(limits.format(20)) == wanted
+        assert coming(limits.format(5)) == {**swept, waiting: ("abandon", 0)}
+        gc_command(state, dry_run=True, as_json=False, config_file=tmp_path / "holdfast.toml")
+        text = capsys.readouterr().out
+    assert f"coming: run {RUN}, which is FAILED, is swept in {100 - idle_s[RUN]:.0f} s" in text
+    assert f"(idle for {idle_s[waiting]:.0f} of 5 s)" in text
 
 
 def test_queues_of_a_swept_run_on_a_broker_are_left_to_delivery(

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.cli.settings import load_settings
 from holdfast.cli.words import counted, size_of
 from holdfast.config import Config
-from holdfast.delivery.sweep import due_for_sweep
+from holdfast.delivery.sweep import Coming, Duty, coming, due_for_sweep
 from holdfast.engine.garbage import Garbage, find_garbage, remove_garbage, weigh
 from holdfast.engine.parts import parts_in
 from holdfast.engine.state import StateDirectory, existing, hold, locked, look
@@ -22,18 +22,22 @@ def gc_command(
     """Remove garbage, or only say what would go. Refused while a process works in the state."""
     directory = existing(state)
     config = load_settings(config_file, {}).config
+    soon: list[Coming] = []
     if dry_run:
         garbage = _look(state, directory, config)
         facts = _facts(garbage)
+        with look(state) as (_, store):
+            soon = coming(store, config)
     else:
         with hold(state) as held:
             garbage = find_garbage(directory, held.store, config)
             facts = _facts(garbage)
             remove_garbage(held, garbage, config)
     if as_json:
-        sys.stdout.write(json.dumps({"dry_run": dry_run, **facts}) + "\n")
+        told = {"coming": [_coming_facts(one) for one in soon]} if dry_run else {}
+        sys.stdout.write(json.dumps({"dry_run": dry_run, **facts, **told}) + "\n")
         return
-    for text in _lines(garbage, facts, dry_run=dry_run):
+    for text in [*_lines(garbage, facts, dry_run=dry_run), *map(_coming_line, soon)]:
         sys.stdout.write(text + "\n")
     is_left = dry_run and any(facts.values())
     again = " without --dry-run removes it" if is_left else ""
@@ -65,6 +69,25 @@ def _facts(garbage: Garbage) -> dict[str, int]:
         "records": sum(count for _, count in garbage.records),
         "bytes": orphans.size + temporary.size + uploads.size,
     }
+
+
+def _coming_facts(one: Coming) -> dict[str, str | float]:
+    return {
+        "run": one.run.run_id,
+        "state": one.run.state,
+        "duty": one.duty,
+        "idle_s": round(one.idle_s, 1),
+        "limit_s": one.limit_s,
+        "left_s": round(one.left_s, 1),
+    }
+
+
+def _coming_line(one: Coming) -> str:
+    what = "swept" if one.duty is Duty.SWEEP else "abandoned, unless what it waits for comes,"
+    return (
+        f"coming: run {one.run.run_id}, which is {one.run.state}, is {what} in {one.left_s:,.0f} s"
+        f" of an active delivery (idle for {one.idle_s:,.0f} of {one.limit_s:,.0f} s)"
+    )
 
 
 def _lines(garbage: Garbage, facts: dict[str, int], *, dry_run: bool) -> list[str]:

@@ -110,6 +110,45 @@ def due_for_sweep(store: Store, config: Config) -> list[Run]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """What delivery will do about a run by itself, unless something happens to it before."""
+
+    run: Run
+    duty: Duty
+    """SWEEP or ABANDON."""
+    idle_s: float
+    """How long nothing has happened to it while a delivery was active."""
+    limit_s: float
+    """How long that may be."""
+
+    @property
+    def left_s(self) -> float:
+        """Return how long a delivery must be active until then."""
+        return max(0.0, self.limit_s - self.idle_s)
+
+
+def coming(store: Store, config: Config) -> list[Coming]:
+    """Return the runs whose time is running: to their sweep, or while they wait. No time runs out
+    where there is no limit. Changes nothing.
+    """
+    found = []
+    for watched in store.list_watched():
+        run, idle_s = watched.run, watched.idle_ms / 1000
+        state = RunState(run.state)
+        if state in STOPS or state is RunState.DONE:
+            what, limit_s = Duty.SWEEP, config.sweep_after_s
+            if state is RunState.DONE:
+                limit_s = config.expire_after_s
+            is_running = idle_s < limit_s
+        else:
+            what, limit_s = Duty.ABANDON, config.abandon_after_s
+            is_running = limit_s > 0 and bool(awaited(store, run))
+        if is_running:
+            found.append(Coming(run, what, idle_s, limit_s))
+    return found
+
+
 def queues_elsewhere(store: Store) -> set[RunId]:
     """Return the runs whose queues may be on a broker: they have some, not on the store's log."""
     topics = store.list_topics()
