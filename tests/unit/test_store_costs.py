@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast._base.ids import RunId
+from holdfast._base.ids import Ordinal, RunId
 from holdfast.delivery.rules import accept_piece, is_whole
 from holdfast.engine.barrier import is_complete
 from holdfast.errors import EndConflict
@@ -128,11 +128,15 @@ class Pieces:
         one = piece("a", ordinal, 2 * MANY)
         return self.store.bind_piece(self.fence, RUN, one, accept_piece, is_whole)
 
+    def fetch(self) -> None:
+        assert self.store.read_result_piece(RUN, "a", Ordinal(self.count))
+
 
 PIECE_CALLS: dict[str, Callable[[Pieces], object]] = {
     "a piece": lambda here: here.put(here.count + 1),
     "a piece again": lambda here: here.put(here.count),
     "a look at a piece": lambda here: here.store.read_external(RUN, piece("a", here.count)),
+    "a download of a piece": lambda here: here.fetch(),
     "a look at all runs": lambda here: here.store.watch_runs(here.fence),
 }
 

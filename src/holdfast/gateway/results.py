@@ -10,14 +10,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
 from holdfast._base.files import os_errors
+from holdfast._base.ids import Ordinal
 from holdfast.delivery.export import header_line
 from holdfast.errors import Damaged, PieceUnknown
 from holdfast.gateway.desk import Desk
 from holdfast.gateway.documents import results_document
 from holdfast.gateway.entrance import AtDesk, AtRun, OrdinalPath, SeriesPath
 from holdfast.gateway.models import ResultsShape, refusals
-from holdfast.store.client_rows import ClientRun
-from holdfast.store.result_rows import PlaceKind, ResultPiece, ResultSeries
+from holdfast.store.result_rows import PlaceKind, ResultPiece
 
 router = APIRouter(prefix="/v1", tags=["results"])
 
@@ -57,11 +57,13 @@ async def read_series(desk: AtDesk, found: AtRun, series: SeriesPath) -> Respons
     """Fetch a whole series as one CSV with a header line: the bytes of `holdfast run --out`. Of
     Parquet there is no such document: fetch its files.
     """
-    one = await _series(desk, found, series)
-    if one.ordered is None:
-        raise PieceUnknown(run=found.run.run_id, what=f"complete result {series}")
+    run = found.run
+    results = await desk.read_long(run.client, desk.store.read_results, run.run_id)
+    one = next((one for one in results if one.series == series), None)
+    if one is None or one.ordered is None:
+        raise PieceUnknown(run=run.run_id, what=f"complete result {series}")
     if any(file.format != "csv" for file in one.ordered):
-        raise PieceUnknown(run=found.run.run_id, what=f"result {series} as one CSV")
+        raise PieceUnknown(run=run.run_id, what=f"result {series} as one CSV")
     head = header_line(one.columns)
     paths = [(piece, await _path(desk, piece)) for piece in one.ordered]
     size = len(head) + sum(piece.size for piece, _ in paths)
@@ -83,10 +85,10 @@ async def read_piece(
     request: Request, desk: AtDesk, found: AtRun, series: SeriesPath, ordinal: OrdinalPath
 ) -> Response:
     """Fetch the bytes of one piece. Takes `Range`; `ETag` is its SHA-256."""
-    one = await _series(desk, found, series)
-    piece = next((piece for piece in one.pieces if piece.ordinal == ordinal), None)
+    run_id = found.run.run_id
+    piece = await desk.read(desk.store.read_result_piece, run_id, series, Ordinal(ordinal))
     if piece is None:
-        raise PieceUnknown(run=found.run.run_id, what=f"piece {ordinal} of result {series}")
+        raise PieceUnknown(run=run_id, what=f"piece {ordinal} of result {series}")
     return await _bytes_of(request, desk, piece)
 
 
@@ -106,10 +108,11 @@ async def read_file(
     """Fetch one file of a whole series in its declared order: Parquet, or CSV without a header
     line.
     """
-    one = await _series(desk, found, series)
-    file = next((file for file in one.ordered or () if file.ordinal == ordinal), None)
+    run_id = found.run.run_id
+    read = desk.store.read_result_piece
+    file = await desk.read(read, run_id, series, Ordinal(ordinal), ordered=True)
     if file is None:
-        raise PieceUnknown(run=found.run.run_id, what=f"file {ordinal} of result {series}")
+        raise PieceUnknown(run=run_id, what=f"file {ordinal} of result {series}")
     return await _bytes_of(request, desk, file)
 
 
@@ -124,15 +127,6 @@ async def _bytes_of(request: Request, desk: Desk, piece: ResultPiece) -> Respons
         return _PieceResponse(path, headers=headers, media_type=kind)
     headers |= {"Content-Length": str(piece.size), "Accept-Ranges": "bytes"}
     return StreamingResponse(_whole(desk, b"", [(piece, path)]), headers=headers, media_type=kind)
-
-
-async def _series(desk: Desk, found: ClientRun, series: str) -> ResultSeries:
-    run = found.run
-    results = await desk.read_long(run.client, desk.store.read_results, run.run_id)
-    one = next((one for one in results if one.series == series), None)
-    if one is None:
-        raise PieceUnknown(run=found.run.run_id, what=f"result {series}")
-    return one
 
 
 async def _path(desk: Desk, piece: ResultPiece) -> Path:

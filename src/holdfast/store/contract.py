@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from holdfast._base.ids import BatchId, Offset, RunId
+from holdfast._base.ids import BatchId, Offset, Ordinal, RunId
 from holdfast.log.contract import Record, StoredRecord
 from holdfast.store.client_contract import ClientStore
 from holdfast.store.forward_contract import ForwardStore
@@ -33,6 +33,7 @@ from holdfast.store.result_rows import (
     Notice,
     NoticeState,
     PieceRule,
+    ResultPiece,
     ResultSeries,
     SeriesDecl,
 )
@@ -291,6 +292,13 @@ class RunStore(Protocol):
 
         The same for runs on Spark and for external ones: what the gateway lists, and what the
         notice of a DONE run refers to. An unknown run raises RunGone.
+        """
+
+    def read_result_piece(
+        self, run_id: RunId, series: str, ordinal: Ordinal, *, ordered: bool = False
+    ) -> ResultPiece | None:
+        """Return one of the pieces of `read_results`, or of its `ordered` files, without reading
+        the others; None: there is none. An unknown run raises RunGone.
         """
 
 

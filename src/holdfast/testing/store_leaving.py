@@ -173,6 +173,16 @@ def check_one_notice_of_each_client_is_due_first(connect: Connect) -> None:
     assert store.due_notices(1, without=("full", "other")) == []
 
 
+def _check_pieces_by_key(store: Store) -> None:
+    """Each piece and ordered file that is listed is found by its key, and no other."""
+    for one in store.read_results(RUN):
+        read = partial(store.read_result_piece, RUN, one.series)
+        for ordered, listed in ((False, one.pieces), (True, one.ordered or ())):
+            numbers = [Ordinal(number) for number in range(1, len(listed) + 2)]
+            found = [read(number, ordered=ordered) for number in numbers]
+            assert found == [*listed, None], f"{one.series}: {found}"
+
+
 def check_results_are_read_alike(connect: Connect) -> None:
     """Streamed pieces at once, provisional until DONE; others when committed; void ones never."""
     store = connect()
@@ -182,7 +192,9 @@ def check_results_are_read_alike(connect: Connect) -> None:
     assert [(p.ordinal, p.location, p.place) for p in early.pieces] == [
         (1, "only/q", PlaceKind.FILE)
     ]
+    _check_pieces_by_key(store)
     done(scene)
+    _check_pieces_by_key(store)
     streamed, computed = store.read_results(RUN)
     assert (streamed.provisional, streamed.columns) == (False, ("a", "b"))
     assert streamed.pieces == early.pieces
@@ -192,7 +204,10 @@ def check_results_are_read_alike(connect: Connect) -> None:
         (1, 2, "csv"),
         (2, 3, "csv"),
     ]
-    error_of(RunGone, lambda: store.read_results(RunId("unknown")))
+    unknown = RunId("unknown")
+    error_of(RunGone, lambda: store.read_results(unknown))
+    error_of(RunGone, lambda: store.read_result_piece(unknown, "q", Ordinal(1)))
+    assert store.read_result_piece(RUN, "unknown", Ordinal(1)) is None
 
 
 def check_runs_are_listed_by_state(connect: Connect) -> None:
@@ -288,6 +303,7 @@ def check_external_pieces_complete_a_run_as_sets(connect: Connect) -> None:
         ("a", 2),
     ]
     error_of(RunGone, lambda: _after_the_end(store, fence))
+    _check_pieces_by_key(store)
     first, second = store.read_results(RUN)
     assert (first.provisional, second.pieces) == (False, ())
     assert [(p.ordinal, p.place, p.location) for p in first.pieces] == [

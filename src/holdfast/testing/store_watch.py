@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from holdfast._base.ids import RunId
+from holdfast._base.ids import Ordinal, RunId
 from holdfast.errors import RunGone
 from holdfast.store.contract import notice_topic
 from holdfast.testing.expect import error_of
@@ -78,6 +78,7 @@ def check_a_swept_run_is_a_tombstone(connect: Connect) -> None:
     assert store.read_results(RUN)
     assert store.move_run(scene.fence, RUN, expected="DONE", to="SWEPT")
     assert store.read_results(RUN) == []
+    assert store.read_result_piece(RUN, "q", Ordinal(1)) is None
     clear()
     clear()
     assert store.watch_runs(scene.fence) == store.list_watched() == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import apsw
 
@@ -23,6 +25,18 @@ WHERE run_id = ? ORDER BY series, ordinal
 """  # noqa: S608 - constants only
 
 
+_PIECE = f"""
+SELECT {FILE_COLUMNS} FROM piece JOIN file USING (work_id, position)
+WHERE run_id = ? AND series = ? AND ordinal = ?
+"""  # noqa: S608 - constants only
+_ORDERED_FILE = f"""
+SELECT {FILE_COLUMNS} FROM file WHERE position = ? AND work_id = (
+    SELECT work_id FROM work
+    WHERE run_id = ? AND kind = 'series' AND name = ? AND committed_attempt IS NOT NULL)
+"""  # noqa: S608 - constants only
+_EXTERNAL = "SELECT ordinal, blob, size, checksum, rows FROM external_piece"
+
+
 def results_of(connection: apsw.Connection, run: Run) -> list[ResultSeries]:
     """Return a run's series, by name. A void or swept run has none."""
     if run.state in VOID_STATES:
@@ -30,6 +44,35 @@ def results_of(connection: apsw.Connection, run: Run) -> list[ResultSeries]:
     if run.kind is RunKind.EXTERNAL:
         return _external(connection, run)
     return _computed(connection, run)
+
+
+def piece_of(
+    connection: apsw.Connection, run: Run, series: str, ordinal: Ordinal
+) -> ResultPiece | None:
+    """Return one of the pieces that `results_of` lists."""
+    if run.state in VOID_STATES:
+        return None
+    if run.kind is RunKind.EXTERNAL:
+        header = header_of(connection, run.run_id) or ()
+        declared = next((one for one in header if one.series == series), None)
+        sql = f"{_EXTERNAL} WHERE run_id = ? AND series = ? AND ordinal = ?"
+        row = row_of(connection, sql, run.run_id, series, ordinal)
+        return _external_piece(declared, row) if declared and row else None
+    row = row_of(connection, _PIECE, run.run_id, series, ordinal)
+    return file_piece(ordinal, file_from(row)) if row else None
+
+
+def ordered_file_of(
+    connection: apsw.Connection, run: Run, series: str, ordinal: Ordinal
+) -> ResultPiece | None:
+    """Return one of the ordered files that `results_of` lists."""
+    if run.state in VOID_STATES:
+        return None
+    if run.kind is RunKind.EXTERNAL:
+        found = piece_of(connection, run, series, ordinal)
+        return found if run.state == RunState.DONE and found and found.format == "csv" else None
+    row = row_of(connection, _ORDERED_FILE, ordinal, run.run_id, series)
+    return file_piece(ordinal, file_from(row)) if row else None
 
 
 def _computed(connection: apsw.Connection, run: Run) -> list[ResultSeries]:
@@ -64,29 +107,23 @@ def _external(connection: apsw.Connection, run: Run) -> list[ResultSeries]:
     is_done = run.state == RunState.DONE
     found = []
     for declared in sorted(header_of(connection, run.run_id) or (), key=lambda one: one.series):
-        kind, is_csv = declared.format, declared.format == "csv"
-        pieces = tuple(
-            # What was counted as a piece came are rows of CSV: it came without its format.
-            ResultPiece(
-                Ordinal(ordinal),
-                size,
-                checksum,
-                rows if is_csv else None,
-                kind,
-                PlaceKind.BLOB,
-                blob,
-            )
-            for ordinal, blob, size, checksum, rows in rows_of(
-                connection,
-                """SELECT ordinal, blob, size, checksum, rows FROM external_piece
-                   WHERE run_id = ? AND series = ? ORDER BY ordinal""",
-                run.run_id,
-                declared.series,
-            )
-        )
-        ordered = pieces if is_done and is_csv else None
+        sql = f"{_EXTERNAL} WHERE run_id = ? AND series = ? ORDER BY ordinal"
+        rows = rows_of(connection, sql, run.run_id, declared.series)
+        pieces = tuple(_external_piece(declared, row) for row in rows)
+        ordered = pieces if is_done and declared.format == "csv" else None
         found.append(ResultSeries(declared.series, declared.columns, not is_done, pieces, ordered))
     return found
+
+
+def _external_piece(declared: SeriesDecl, row: Sequence[Any]) -> ResultPiece:
+    """Return a piece in a row. What was counted as it came are rows of CSV: it came without its
+    format.
+    """
+    ordinal, blob, size, checksum, rows = row
+    counted = rows if declared.format == "csv" else None
+    return ResultPiece(
+        Ordinal(ordinal), size, checksum, counted, declared.format, PlaceKind.BLOB, blob
+    )
 
 
 def header_of(connection: apsw.Connection, run_id: RunId) -> tuple[SeriesDecl, ...] | None:

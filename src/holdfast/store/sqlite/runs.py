@@ -9,7 +9,7 @@ import apsw
 
 from holdfast._base.ids import Ordinal, RunId
 from holdfast.store.contract import PipelineRule
-from holdfast.store.result_rows import ResultSeries
+from holdfast.store.result_rows import ResultPiece, ResultSeries
 from holdfast.store.rows import (
     VOID_STATES,
     Chunk,
@@ -39,7 +39,7 @@ from holdfast.store.sqlite.base import (
     run_from,
 )
 from holdfast.store.sqlite.moves import move
-from holdfast.store.sqlite.results import results_of
+from holdfast.store.sqlite.results import ordered_file_of, piece_of, results_of
 
 _ONE_RUN = f"SELECT {RUN_COLUMNS} FROM run WHERE run_id = ?"  # noqa: S608 - constants only
 _ALL_RUNS = f"SELECT {RUN_COLUMNS} FROM run ORDER BY number"  # noqa: S608 - constants only
@@ -199,3 +199,11 @@ class RunPart(Part):
         """Return what can be seen of a run's results now, by name of the series."""
         with self._database.reading() as connection:
             return results_of(connection, lock_run(connection, run_id))
+
+    def read_result_piece(
+        self, run_id: RunId, series: str, ordinal: Ordinal, *, ordered: bool = False
+    ) -> ResultPiece | None:
+        """Return one piece, or ordered file, of a series that can be seen; None: there is none."""
+        find = ordered_file_of if ordered else piece_of
+        with self._database.reading() as connection:
+            return find(connection, lock_run(connection, run_id), series, ordinal)
