@@ -7,8 +7,9 @@ from functools import partial
 from holdfast._base.ids import Ordinal, RunId
 from holdfast.errors import RunGone
 from holdfast.store.contract import notice_topic
+from holdfast.store.result_rows import NoticeState
 from holdfast.testing.expect import error_of
-from holdfast.testing.store_leaving import done, told
+from holdfast.testing.store_leaving import URL, done, told
 from holdfast.testing.store_samples import RUN, Check, Connect, Scene, bind, chunk, new_run
 
 
@@ -61,10 +62,25 @@ def check_only_an_idle_run_is_abandoned(connect: Connect) -> None:
     assert [one["type"] for one in told(store)] == ["run.abandoned"]
 
 
+def check_a_sweep_empties_the_notices_that_were_sent(connect: Connect) -> None:
+    """Whatever comes first: that it is sent, or that its run is swept."""
+    store = connect()
+    scene = Scene.of(store).forwarded()
+    store.set_webhook("client", URL)
+    done(scene)
+    [notice] = store.list_notices()
+    store.record_sent(scene.fence, notice.notice_id)
+    assert [one.body for one in store.list_notices()] == [notice.body]
+    assert store.move_run(scene.fence, RUN, expected="DONE", to="SWEPT")
+    store.clear_run(scene.fence, RUN, uploads=f"chunks/{RUN}/")
+    assert [(one.state, one.body) for one in store.list_notices()] == [(NoticeState.SENT, "{}")]
+
+
 def check_a_swept_run_is_a_tombstone(connect: Connect) -> None:
     """Its rows go, it stays: whoever works on it or sends to it is told that it is gone."""
     store = connect()
     scene = Scene.of(store).forwarded()
+    store.set_webhook("client", URL)
     done(scene)
     store.condemn_blob(f"chunks/{RUN}/t/s/9-lost")
     [watched] = store.watch_runs(scene.fence)
@@ -79,7 +95,14 @@ def check_a_swept_run_is_a_tombstone(connect: Connect) -> None:
     assert store.move_run(scene.fence, RUN, expected="DONE", to="SWEPT")
     assert store.read_results(RUN) == []
     assert store.read_result_piece(RUN, "q", Ordinal(1)) is None
+    [notice] = store.list_notices()
+    assert store.begin_notice(scene.fence, notice.notice_id)
     clear()
+    [waiting] = store.list_notices()
+    assert waiting.body == notice.body
+    store.record_sent(scene.fence, notice.notice_id)
+    [sent] = store.list_notices()
+    assert (sent.notice_id, sent.state, sent.body) == (notice.notice_id, NoticeState.SENT, "{}")
     clear()
     assert store.watch_runs(scene.fence) == store.list_watched() == []
     assert (scene.state(), store.list_chunks(RUN)) == ("SWEPT", [])
@@ -121,6 +144,7 @@ def check_of_ended_runs_only_those_are_seen_that_are_due(connect: Connect) -> No
 WATCHING: tuple[Check, ...] = (
     check_idle_time_is_accumulated,
     check_only_an_idle_run_is_abandoned,
+    check_a_sweep_empties_the_notices_that_were_sent,
     check_a_swept_run_is_a_tombstone,
     check_of_ended_runs_only_those_are_seen_that_are_due,
 )

@@ -34,6 +34,13 @@ WHERE place = 1 ORDER BY due_ms, number LIMIT ?
 """  # noqa: S608 - constants only
 """What each client is due first. No body is read for it: there may be many, and large ones."""
 
+_SENT = """
+UPDATE notice SET state = 'sent', error = NULL, body = CASE
+    WHEN (SELECT state FROM run WHERE run.run_id = notice.run_id) = 'SWEPT' THEN '{}' ELSE body END
+WHERE notice_id = ?
+"""
+"""Nobody needs the body then: that of another goes with its run (`watch.clear_run`)."""
+
 
 def _notice_from(row: tuple[Any, ...]) -> Notice:
     name, run_id, client, kind, url, body, state, *rest = row
@@ -98,9 +105,7 @@ class NoticePart(Part):
         """Record that the receiver took a notice."""
         with self._database.transaction() as connection:
             hold_fence(connection, fence)
-            connection.execute(
-                "UPDATE notice SET state = 'sent', error = NULL WHERE notice_id = ?", (notice_id,)
-            )
+            connection.execute(_SENT, (notice_id,))
             invariant(connection.changes() == 1, f"notice {notice_id} is not there")
 
     def record_unsent(

@@ -91,10 +91,13 @@ _ROWS = (
     ("sender", "run_id = ?"),
 )
 """What goes with a swept run, children before parents. The run, its works and its notices stay:
-they are few, and whoever comes late is told that it is gone."""
+they are few, and whoever comes late is told that it is gone. Of notices that were sent, the bodies
+go: these are as long as the run has pieces."""
 _FORGET_DECLARATION = """
 UPDATE opening SET declaration = json_object('kind', declaration ->> 'kind') WHERE run_id = ?
 """
+_FORGET_BODIES = "UPDATE notice SET body = '{}' WHERE run_id = ? AND state = 'sent'"
+"""One that waits or was given up is still to be sent."""
 
 
 def _elapsed(connection: apsw.Connection) -> int:
@@ -198,6 +201,7 @@ class WatchPart(Part):
                 sql = f"DELETE FROM {table} WHERE {condition}"  # noqa: S608 - constants only
                 connection.execute(sql, (run_id,))
             connection.execute(_FORGET_DECLARATION, (run_id,))
+            connection.execute(_FORGET_BODIES, (run_id,))
             connection.execute("DELETE FROM condemned WHERE blob GLOB ? || '*'", (uploads,))
             connection.execute("UPDATE watch SET is_cleared = 1 WHERE run_id = ?", (run_id,))
 
