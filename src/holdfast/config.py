@@ -148,8 +148,8 @@ class Config:
     longer. Larger: a sender on a bad line is refused."""
 
     header_wait_s: float = _number(10.0, 0.1, 3600.0)
-    """How long a connection may take to send a request's head. Shorter: a sender on a bad line is
-    cut off. Longer: connections that say nothing pile up."""
+    """How long a connection may take to send a request's head, and for a handshake of TLS before
+    it. Shorter: a sender on a bad line is cut off. Longer: connections that say nothing pile up."""
 
     answer_wait_s: float = _number(30.0, 0.1, 3600.0)
     """How long a client may read nothing of an answer; then its connection is cut. Shorter: a
@@ -159,7 +159,7 @@ class Config:
     connections_max: int = _number(512, 1, 100_000)
     """Most connections at once, for all clients; beyond, the one that has asked nothing for longest
     is cut, and one client has at most a quarter of them under way. More need more memory, up to
-    half a MiB each while they upload at full speed."""
+    half a MiB each while they upload at full speed, and over TLS as much at any time."""
 
     unpacked_bytes: int = _number(8192 * MIB, 1, 1 << 50)
     """What a Parquet chunk may hold when it is unpacked, by its own footer. Larger: a document of

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,7 @@ from tests.service.door import (
     document_of,
     end,
     events_of,
+    make_certificate,
     put,
     serving,
     store_of,
@@ -45,10 +48,10 @@ PARQUET = {"Content-Type": "application/vnd.apache.parquet"}
 
 @contextmanager
 def one_client(
-    root: Path, quotas: dict[str, int] | None = None, **more: str
+    root: Path, quotas: dict[str, int] | None = None, *options: str, **more: str
 ) -> Iterator[tuple[Gateway, httpx.Client]]:
     token = add_client(root, "north", **(quotas or {}))
-    with serving(root, **more) as gateway, gateway.client(token) as client:
+    with serving(root, *options, **more) as gateway, gateway.client(token) as client:
         yield gateway, client
 
 
@@ -211,43 +214,68 @@ def test_a_sender_that_goes_away_leaves_nothing(tmp_path: Path) -> None:
         assert gateway.log() == ""
 
 
-def test_silent_connections_keep_nobody_out_and_are_cut(tmp_path: Path) -> None:
-    """200 lines that open and say nothing, or half a head, or a byte now and then."""
-    with one_client(tmp_path, None, HOLDFAST_HEADER_WAIT_S="3") as (gateway, client):
-        lines = [socket.create_connection(("127.0.0.1", gateway.port), 60) for _ in range(200)]
+HALF_HEAD = b"GET /v1/runs HTTP/1.1\r\nHost: x\r\nX-Slow: "
+HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+"""Of a TLS handshake's first message: it announces half a KiB."""
+
+
+def silent_lines(gateway: Gateway, count: int) -> list[socket.socket]:
+    """Return lines that say nothing, or half of what comes first."""
+    lines = [socket.create_connection(("127.0.0.1", gateway.port), 60) for _ in range(count)]
+    half = HALF_HELLO if gateway.url.startswith("https:") else HALF_HEAD
+    for n, line in enumerate(lines):
+        with suppress(OSError):  # it may be cut already
+            if n % 2:
+                line.sendall(half)
+        line.settimeout(0.01)
+    return lines
+
+
+def secured(gateway: Gateway) -> socket.socket:
+    """Return a line over TLS that stops within its first head."""
+    known = ssl.create_default_context(cafile=gateway.root / "cert.pem")
+    bare = socket.create_connection(("127.0.0.1", gateway.port), 60)
+    line = known.wrap_socket(bare, server_hostname="127.0.0.1")
+    line.sendall(HALF_HEAD)
+    line.settimeout(0.01)
+    return line
+
+
+def ended_of(lines: list[socket.socket], drip: bool = False) -> int:
+    """Return how many of them the gateway has cut; the second one goes on, if wanted."""
+    ended = 0
+    for n, line in enumerate(lines):
         try:
-            for number, line in enumerate(lines):
-                if number % 2:
-                    line.sendall(b"GET /v1/runs HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+            if drip and n == 1:
+                line.sendall(b"x")
+            ended += line.recv(1024) == b""
+        except TimeoutError:
+            pass
+        except OSError:
+            ended += 1
+    return ended
+
+
+@pytest.mark.parametrize("kind", ["plain", "tls"])
+def test_silent_connections_keep_nobody_out_and_are_cut(tmp_path: Path, kind: str) -> None:
+    """200 lines that open and say nothing, or half a head, or a byte now and then."""
+    tls = make_certificate(tmp_path) if kind == "tls" else ()
+    with one_client(tmp_path, None, *tls, HOLDFAST_HEADER_WAIT_S="3") as (gateway, client):
+        lines = silent_lines(gateway, 200)
+        if tls:
+            lines += [secured(gateway) for _ in range(10)]
+        try:
             begun = time.monotonic()
             run = create(client)
             assert put(client, run, TEXT).status_code == 201
             assert time.monotonic() - begun < 10
-            dripping = lines[1]
-            for line in lines:
-                line.settimeout(0.2)
-            ended = set()
-
-            def cut() -> bool:
-                for line in lines:
-                    if line in ended:
-                        continue
-                    try:
-                        if line is dripping:
-                            line.sendall(b"x")
-                        if line.recv(1024) == b"":
-                            ended.add(line)
-                    except TimeoutError:
-                        return False
-                    except OSError:
-                        ended.add(line)
-                return len(ended) == len(lines)
-
-            wait_for(cut, "the end of the silent lines")
+            wait_for(lambda: ended_of(lines[:2], drip=True) == 2, "the end of the first two")
+            wait_for(lambda: ended_of(lines) == len(lines), "the end of the silent lines")
         finally:
             for line in lines:
                 line.close()
         assert put(client, run, TEXT, ordinal=2).status_code == 201
+        assert gateway.log() == ""
 
 
 def test_blanks_between_two_requests_do_not_hold_a_line(tmp_path: Path) -> None:
@@ -271,18 +299,34 @@ def test_blanks_between_two_requests_do_not_hold_a_line(tmp_path: Path) -> None:
             wait_for(is_cut, "the end of the line")
 
 
-def test_of_too_many_connections_the_silent_go_first(tmp_path: Path) -> None:
-    with one_client(tmp_path, None, HOLDFAST_CONNECTIONS_MAX="20") as (gateway, client):
+@pytest.mark.parametrize("kind", ["plain", "tls"])
+def test_of_too_many_connections_the_silent_go_first(tmp_path: Path, kind: str) -> None:
+    """Over TLS most are in their handshake, of which the server would not tell."""
+    tls = make_certificate(tmp_path) if kind == "tls" else ()
+    limits = {"HOLDFAST_CONNECTIONS_MAX": "20", "HOLDFAST_HEADER_WAIT_S": "3600"}
+    with one_client(tmp_path, None, *tls, **limits) as (gateway, client):
         run = create(client)
-        lines = [socket.create_connection(("127.0.0.1", gateway.port), 60) for _ in range(60)]
+        lines = silent_lines(gateway, 60)
         try:
             # Not on the line kept from before: that one is idle, too, and may go at any moment.
             with gateway.client(client.headers["authorization"].removeprefix("Bearer ")) as other:
                 assert put(other, run, TEXT).status_code == 201
                 assert document(other, run)["tables"][0]["received"] == 1
+            wait_for(lambda: ended_of(lines) >= 40, "the end of those beyond")
         finally:
             for line in lines:
                 line.close()
+
+
+def test_a_gateway_takes_all_the_files_that_the_system_grants(tmp_path: Path) -> None:
+    """The usual limit is 1,024, and each of 512 connections may send or fetch one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        with serving(tmp_path) as gateway:
+            assert resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_lines_that_were_served_and_kept_keep_nobody_out(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.client
 import re
-import shlex
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from tests.service.door import (
     document,
     document_of,
     events_of,
+    make_certificate,
     put,
     send_all,
     serving,
@@ -328,18 +327,9 @@ def test_a_dangerous_or_wrong_address_is_refused_before_anything_is_made(
 
 
 def test_tls_serves_the_same(tmp_path: Path) -> None:
-    subprocess.run(
-        shlex.split(
-            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-            " -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
-        ),
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
     token = add_client(tmp_path, "north")
-    tls = ("--tls-cert", "cert.pem", "--tls-key", "key.pem", "--listen", "0.0.0.0:0")
-    with serving(tmp_path, *tls) as gateway:
+    tls = make_certificate(tmp_path)
+    with serving(tmp_path, *tls, "--listen", "0.0.0.0:0") as gateway:
         assert gateway.url.startswith("https://")
         known = ssl.create_default_context(cafile=tmp_path / "cert.pem")
         url, headers = f"https://127.0.0.1:{gateway.port}", {"Authorization": f"Bearer {token}"}

@@ -3,7 +3,8 @@
 uvicorn waits for a request's head without end, for as long a head as comes, and for a client that
 does not read its answer. Here:
 
-* a head is complete `header_wait_s` after the connection or its first byte, or the line is cut;
+* a head is complete `header_wait_s` after the connection or its first byte, or the line is cut; a
+  handshake of TLS has the same time before it;
 * a head is at most `HEAD_BYTES` long, with at most `HEADERS` lines; so is whatever comes between
   two pieces of a body, or behind the last one (trailers);
 * the rest of a body that was refused is thrown away for `LINGER_S`, so that the sender can hear
@@ -11,8 +12,8 @@ does not read its answer. Here:
 * a client that takes nothing of an answer for `answer_wait_s` is cut off, also where the line was
   to be closed behind that answer;
 * at most `PIPELINED` requests of a line wait for their turn;
-* of more than `connections_max` connections the one that has asked nothing for longest goes; if
-  all asked, the one that has read nothing of its answer for longest.
+* of more than `connections_max` connections, those in their handshake too, the one that has asked
+  nothing for longest goes; if all asked, the one that has read nothing of its answer for longest.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
-from typing import Any
+from asyncio.sslproto import SSLProtocol
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -40,9 +43,7 @@ still for that much longer. More: each is a timer of each line."""
 CLOSE = b"connection: close\r\n\r\n"
 
 
-def guarded(
-    header_wait_s: float, answer_wait_s: float, connections_max: int
-) -> type[HttpToolsProtocol]:
+def guarded(header_wait_s: float, answer_wait_s: float, connections_max: int) -> type[_Guarded]:
     """Return the class of connections with these limits."""
 
     class Guarded(_Guarded):
@@ -51,6 +52,39 @@ def guarded(
         most = connections_max
 
     return Guarded
+
+
+def secured(guarded: type[_Guarded], context: ssl.SSLContext) -> type[SSLProtocol]:
+    """Return the class of such connections over TLS, for a server that itself knows of none.
+
+    A server with TLS tells of a connection behind its handshake only. No limit of ours would hold
+    before, while each that says nothing takes a file and a quarter of a MiB.
+    """
+
+    class Secured(SSLProtocol):
+        def __init__(self, **given: Any) -> None:
+            self._line = guarded(**given)
+            super().__init__(
+                asyncio.get_running_loop(),
+                self._line,
+                context,
+                None,  # type: ignore[arg-type] # nobody waits for the handshake
+                server_side=True,
+                ssl_handshake_timeout=guarded.wait_s,  # type: ignore[arg-type] # parts of seconds, too
+            )
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self._line.accepted(cast(asyncio.Transport, transport))
+            super().connection_made(transport)
+
+        def connection_lost(self, exc: BaseException | None) -> None:
+            super().connection_lost(exc)
+            line = self._line
+            del self._line  # or both would stay in memory, each for the other
+            if not line.is_made:
+                line.connection_lost(cast(Exception | None, exc))
+
+    return Secured
 
 
 class _Guarded(HttpToolsProtocol):
@@ -68,15 +102,24 @@ class _Guarded(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._looker: asyncio.TimerHandle | None = None
         self._unsent = 0
-        self.is_lost = False
+        self.is_made = self.is_lost = False
         self.since_s = self._sent_s = self.loop.time()
 
+    def accepted(self, transport: asyncio.Transport) -> None:
+        """Begin to wait for what comes first; make room if there are too many."""
+        self.transport = transport
+        self.connections.add(self)
+        self._arm(self.wait_s)
+        self._make_room()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
-        """Begin to wait for a head; make room if there are too many."""
+        """Begin to wait for a head."""
+        if self not in self.connections:
+            self.accepted(transport)
+        self.is_made = True
         super().connection_made(transport)
         self._arm(self.wait_s)
         self._look_again()
-        self._make_room()
 
     def _make_room(self) -> None:
         """Cut one line if there are too many: this one only where all others are of use."""
@@ -85,8 +128,9 @@ class _Guarded(HttpToolsProtocol):
         if len(others) < self.most:
             return
         idle = [one for one in others if one.cycle is None or one.cycle.response_complete]
-        unread = [one for one in others if one.flow.write_paused]
-        min(idle or unread or [self], key=lambda one: one.since_s).lose()
+        # The second is not asked for while a line is in its handshake: that one is idle.
+        found = idle or [one for one in others if one.flow.write_paused] or [self]
+        min(found, key=lambda one: one.since_s).lose()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing any more."""

@@ -11,11 +11,14 @@ import ipaddress
 import json
 import logging
 import os
+import resource
 import socket
+import ssl
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import uvicorn
 
@@ -26,7 +29,7 @@ from holdfast.engine.state import share
 from holdfast.errors import HoldfastError, StorageFailed, UsageInvalid
 from holdfast.gateway.app import make_app
 from holdfast.gateway.desk import Desk, say
-from holdfast.gateway.protocol import guarded
+from holdfast.gateway.protocol import guarded, secured
 
 DRAIN_S = 8
 """For requests under way when the process is asked to end. A supervisor waits 10 s."""
@@ -98,6 +101,7 @@ def serve(
     """Serve until a signal comes. Ends the process with 1 if it cannot go on."""
     # Whatever is made here is for its owner only.
     os.umask(0o077)
+    _raise_file_limit()
     clock = SystemClock()
     with share(state, config, part="gateway", spec=spec) as shared:
         desk = Desk(shared, spec, config, clock, metrics_client=metrics_client, producer=producer)
@@ -144,9 +148,10 @@ def _settings(desk: Desk, config: Config, listen: Listen) -> uvicorn.Config:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     # Its warnings are about what strangers send: they could fill the disk with them.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    line = guarded(config.header_wait_s, config.answer_wait_s, config.connections_max)
     return uvicorn.Config(
         make_app(desk),
-        http=guarded(config.header_wait_s, config.answer_wait_s, config.connections_max),
+        http=secured(line, _context(listen)) if listen.tls_cert else line,  # type: ignore[arg-type] # takes any factory
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -157,9 +162,23 @@ def _settings(desk: Desk, config: Config, listen: Listen) -> uvicorn.Config:
         backlog=_BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=DRAIN_S,
-        ssl_certfile=listen.tls_cert,
-        ssl_keyfile=listen.tls_key,
     )
+
+
+def _context(listen: Listen) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cast(Path, listen.tls_cert), listen.tls_key)
+    return context
+
+
+def _raise_file_limit() -> None:
+    """Take all the open files that the system grants.
+
+    The usual 1,024 are for programs that `select` on them. Here each connection is one, and each
+    upload and download another.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class _Server(uvicorn.Server):
