@@ -513,6 +513,28 @@ def test_metrics_are_not_for_whom_a_proxy_asks(gateway: Gateway, header: str) ->
     assert code_of(answer, 401) == "TOKEN_REFUSED"
 
 
+def test_a_run_that_waits_for_an_end_is_counted_until_it_is_said(tmp_path: Path) -> None:
+    """By the gateway's own metrics, which an operator's alert reads."""
+    token = add_client(tmp_path, "north")
+    with serving(tmp_path) as gateway, gateway.client(token) as client:
+
+        def waiting() -> dict[str, float]:
+            lines = [line.split() for line in client.get("/metrics").text.splitlines()]
+            return {one[0]: float(one[1]) for one in lines if "holdfast_runs_waiting" in one[0]}
+
+        def counted(runs: int) -> dict[str, float]:
+            return {"holdfast_runs_waiting": runs, "holdfast_runs_waiting_for_end": runs}
+
+        assert waiting() == counted(0)
+        run = create(client)
+        for table, sender, ordinal, text in CHUNKS:
+            put(client, run, text.encode(), table=table, sender=sender, ordinal=ordinal)
+        for table, sender, count in ENDS:
+            assert waiting() == counted(1)
+            assert end(client, run, count, table, sender).status_code == 201
+        assert waiting() == counted(0)
+
+
 def test_a_sender_of_a_declared_name_fills_its_table(client: httpx.Client) -> None:
     run = create(client, "k", senders={"sales": ["north", "south"], "notes": ["x"]})
     tables = [(one["table"], one["sender"]) for one in document(client, run)["tables"]]
