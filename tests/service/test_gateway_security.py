@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import sqlite3
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ from tests.service.door import (
     work_off,
 )
 
+from holdfast._base.ids import RunId
 from holdfast.intake.tokens import make_token
 
 TEXT = b"shop,amount\na,1\n"
@@ -64,7 +67,7 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("security")
     north, east = add_client(root, "north"), add_client(root, "east", request_rate=100_000)
-    with serving(root) as gateway, gateway.client(north) as client:
+    with serving(root, "--producer", "requests") as gateway, gateway.client(north) as client:
         run = create(client)
         send_all(client, run)
         work_off(root, run)
@@ -87,27 +90,89 @@ def ask(client: httpx.Client, verb: str, path: str, run: str) -> httpx.Response:
     return client.request(verb, filled, headers=headers, content=content)
 
 
-def test_no_request_tells_another_clients_run_from_one_that_never_was(scene: Scene) -> None:
-    """The matrix of every path and verb: same status, same words, same headers."""
-    never = "0" * 32
-    tried = 0
+def run_of_north(scene: Scene, state: str) -> str:
+    """Return a run to which the requests of `ask` would do something, as far as its state lets."""
+    with scene.gateway.client(scene.north) as north:
+        kind = "external" if state == "external" else "spark"
+        run = create(north, f"matrix-{state}", kind=kind)
+        if state == "DONE":
+            send_all(north, run)
+            work_off(scene.gateway.root, run)
+        else:
+            assert put(north, run, b"shop,title\na,x\n", table="shops").status_code == 201
+        if state == "SWEPT":
+            north.post(f"/v1/runs/{run}/cancel")
+            with store_of(scene.gateway.root) as shared:
+                fence = shared.store.take_lease("delivery", "test")
+                assert shared.store.move_run(fence, RunId(run), expected="CANCELLED", to="SWEPT")
+    return run
+
+
+def traces_of(scene: Scene, run: str) -> dict[str, list[Any]]:
+    """Return everything that the store and the disk have of a run."""
+    tables = (
+        "SELECT name FROM sqlite_master AS t WHERE type = 'table'"
+        " AND EXISTS (SELECT 1 FROM pragma_table_info(t.name) AS c WHERE c.name = 'run_id')"
+    )
+    with closing(sqlite3.connect(scene.gateway.state / "store.sqlite3")) as store:
+        found = {
+            table: store.execute(f"SELECT * FROM {table} WHERE run_id = ?", (run,)).fetchall()
+            for (table,) in store.execute(tables).fetchall()
+        }
+    paths = sorted(path for path in scene.gateway.state.rglob("*") if run in path.parts)
+    return {**found, "files": [(path, path.stat().st_size) for path in paths]}
+
+
+RUN = "/v1/runs/{run}"
+CHUNK, END = f"{RUN}/tables/{{table}}/chunks/{{ordinal}}", f"{RUN}/tables/{{table}}/end"
+CANCEL, RESULTS = f"{RUN}/cancel", f"{RUN}/results"
+SERIES = f"{RESULTS}/{{series}}"
+READS = {RUN, RESULTS, SERIES, f"{SERIES}/{{ordinal}}", f"{SERIES}/files/{{ordinal}}"}
+
+
+@pytest.mark.parametrize(
+    ("state", "paths"),
+    [
+        ("OPEN", {RUN, RESULTS, CHUNK, END, CANCEL}),
+        ("external", {RUN, RESULTS, CHUNK, END, CANCEL}),
+        ("DONE", READS),
+        ("SWEPT", set()),
+    ],
+)
+def test_no_request_tells_another_clients_run_from_one_that_never_was(
+    scene: Scene, state: str, paths: set[str]
+) -> None:
+    """The matrix of every path and verb: same status, same words, same headers, and no trace.
+
+    Behind it the owner asks the same, and hears something else: `paths` succeed.
+    """
+    run, never = run_of_north(scene, state), "0" * 32
+    before, refused = traces_of(scene, run), []
+    assert before["run"]
+    assert before["chunk"]
     with scene.gateway.client(scene.east) as east:
         for verb, path in operations(scene):
             if "{run}" not in path:
                 continue
-            theirs, nobodys = ask(east, verb, path, scene.run), ask(east, verb, path, never)
+            theirs, nobodys = ask(east, verb, path, run), ask(east, verb, path, never)
             assert theirs.status_code in (404, 405), (verb, path)
             assert theirs.status_code == nobodys.status_code, (verb, path)
-            assert theirs.text.replace(scene.run, never) == nobodys.text, (verb, path)
+            assert theirs.text.replace(run, never) == nobodys.text, (verb, path)
             assert set(theirs.headers) == set(nobodys.headers), (verb, path)
-            tried += theirs.status_code == 404
-        assert tried >= 8, "the matrix is empty"
+            if theirs.status_code == 404:
+                refused.append((verb, path))
         assert east.get("/v1/runs").json() == {"runs": [], "next": None}
-        listed = east.get("/v1/runs", params={"after": scene.run})
-        assert listed.json() == {"runs": [], "next": None}
+        assert east.get("/v1/runs", params={"after": run}).json() == {"runs": [], "next": None}
+    assert traces_of(scene, run) == before, "somebody else changed it"
     with scene.gateway.client(scene.north) as north:
-        assert document(north, scene.run)["state"] == "DONE", "somebody else changed it"
-        assert len(north.get("/v1/runs").json()["runs"]) == 1
+        refused.sort(key=lambda one: one[1] == CANCEL)  # ends an open run, so it is the last
+        # An event stream of a run that goes on has no end.
+        asked = [one for one in refused if not one[1].endswith("/events")]
+        own = {path: ask(north, verb, path, run).status_code for verb, path in asked}
+    assert len(own) == len(asked) == len(refused) - 1 >= 8
+    assert {path for path, status in own.items() if status < 300} == paths, own
+    if state == "SWEPT":
+        assert set(own.values()) == {410}
 
 
 def test_the_same_key_of_another_client_is_another_run(scene: Scene) -> None:
@@ -287,8 +352,6 @@ def test_an_error_of_the_machine_tells_no_path(scene: Scene) -> None:
         results = north.get(f"/v1/runs/{scene.run}/results").json()["series"]
         url = next(piece["url"] for one in results for piece in one["pieces"])
         with store_of(scene.gateway.root) as shared:
-            from holdfast._base.ids import RunId
-
             found = shared.store.read_results(RunId(scene.run))
             piece = next(piece for one in found for piece in one.pieces)
             path = shared.directory.root / piece.location
@@ -394,8 +457,6 @@ def page_of(owner: Owner) -> dict[tuple[str, str], Any]:
     return {(one.method.upper(), one.path): one for one in found}
 
 
-RUN = "/v1/runs/{run}"
-CHUNK, END = f"{RUN}/tables/{{table}}/chunks/{{ordinal}}", f"{RUN}/tables/{{table}}/end"
 PART = {"Range": "bytes=1-2"}
 SENT = {"media_type": "text/csv", "body": TEXT.decode()}
 SUM = {"Holdfast-Checksum": checksum(TEXT)}
