@@ -1,4 +1,5 @@
-"""The gateway: chunk bytes a second over loopback, its memory under that load, tiny runs a second.
+"""The gateway: chunk bytes a second over loopback, tiny runs a second; what memory it takes then,
+and the delivery beside it.
 
     .venv/bin/python -m bench.gateway
 
@@ -34,7 +35,7 @@ TINY_RUNS = 100
 
 
 class Served:
-    """A gateway process with one client."""
+    """A gateway process with one client, and a delivery beside it."""
 
     def __init__(self, root: Path) -> None:
         shutil.rmtree(root, ignore_errors=True)
@@ -53,6 +54,7 @@ class Served:
         assert self.process.stdout is not None
         url = json.loads(self.process.stdout.readline())["url"]
         self.port = int(url.rpartition(":")[2])
+        self.delivery = subprocess.Popen([*_COMMAND, "delivery", "--state", state])
 
     def _holdfast(self, *arguments: str) -> str:
         done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, check=True)
@@ -66,14 +68,20 @@ class Served:
         line.close()
         return found
 
-    def peak_mib(self) -> float:
-        """Return the most memory that the process ever had."""
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(text.split("VmHWM:")[1].split()[0]) / 1024
+    def peaks_mib(self, under: str) -> list[Figure]:
+        """Return the most memory that each process ever had."""
+        found = []
+        for name, process in (("gateway", self.process), ("delivery", self.delivery)):
+            text = Path(f"/proc/{process.pid}/status").read_text()
+            peak = int(text.split("VmHWM:")[1].split()[0]) / 1024
+            label = f"{name}: memory, {under}"
+            found.append(Figure(label, "MiB", (peak,), reach=REACH_RSS_MIB))
+        return found
 
     def close(self) -> None:
-        self.process.terminate()
-        self.process.wait()
+        for process in (self.delivery, self.process):
+            process.terminate()
+            process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -99,18 +107,17 @@ def figures(size: Size, root: Path) -> list[Figure]:
             size.rounds,
             say,
         )
-        peak = served.peak_mib()
+        peaks = served.peaks_mib("uploads")
         say(f"gateway: {TINY_RUNS} tiny runs")
         rates = [tiny_runs(served, f"t{number}-") for number in range(size.rounds)]
-        peak_tiny = served.peak_mib()
+        peaks += served.peaks_mib("tiny runs")
     finally:
         served.close()
     reach = min(REACH_MB_S, Figure("", "", tuple(found["disk"])).median)
     return [
         Figure("gateway: chunk bytes taken in", "MB/s", tuple(found["gateway"]), "higher", reach),
         Figure("gateway: the disk, fsynced", "MB/s", tuple(found["disk"]), "higher"),
-        Figure("gateway: memory, uploads", "MiB", (peak,), reach=REACH_RSS_MIB),
-        Figure("gateway: memory, tiny runs", "MiB", (peak_tiny,), reach=REACH_RSS_MIB),
+        *peaks,
         Figure("gateway: tiny runs (create, 1 chunk, 7 ENDs)", "1/s", tuple(rates), "higher"),
     ]
 
