@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from holdfast._base.clock import Clock
+from holdfast._base.tell import tell
 from holdfast.cli.live import clock_text
 from holdfast.cli.words import moment, size_of
 from holdfast.client.submit import Sent
@@ -60,8 +60,7 @@ class LineBar:
             return
         self._told_s = now_s
         line = words_of(sent, now_s - self._begun_s)
-        sys.stderr.write(f"{moment(self._clock.wall_ms())} {line}\n")
-        sys.stderr.flush()
+        tell(f"{moment(self._clock.wall_ms())} {line}\n")
 
     def close(self) -> None:
         """Nothing to do."""

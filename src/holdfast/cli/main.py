@@ -17,6 +17,7 @@ from holdfast import __version__
 from holdfast._base.crashpoint import arm_from_environment
 from holdfast._base.files import os_errors
 from holdfast._base.processes import die_with_supervisor
+from holdfast._base.tell import tell
 from holdfast.cli import calls, client, coffee, remote_verbs, router, served
 from holdfast.cli.exits import exit_code, one_line
 from holdfast.cli.gateway import gateway
@@ -376,5 +377,5 @@ def main() -> None:
         with os_errors("this command"):
             _app_main(sys.argv[1:] or ["--help"])
     except HoldfastError as error:
-        sys.stderr.write(f"{one_line(error)}\n")
+        tell(f"{one_line(error)}\n")
         sys.exit(exit_code(error))

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from urllib.parse import urlsplit
 
+from holdfast._base.tell import tell
 from holdfast.cli.exits import STOPPED
 from holdfast.client.client import Client
 from holdfast.errors import PathUnknown, RunStopped, TokenRefused
@@ -38,7 +39,7 @@ class Server:
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    tell(f"{text}\n")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from holdfast._base.clock import SystemClock
 from holdfast._base.files import os_errors
+from holdfast._base.tell import tell
 from holdfast.cli.exits import exit_code
 from holdfast.cli.settings import load_settings
 from holdfast.cli.stop import Stop
@@ -79,7 +80,7 @@ def run_command(request: Request) -> None:
                 teller.close()
     except HoldfastError as error:
         told = stop.resumable(error) if isinstance(error, RunStopped) else error
-        sys.stderr.write(teller.ending(told, job.log_of(error)))
+        tell(teller.ending(told, job.log_of(error)))
         sys.exit(exit_code(told))
     _conclude(request, report)
 

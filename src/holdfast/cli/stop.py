@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+from holdfast._base.tell import tell_at_once
 from holdfast.cli.exits import STOPPED
 from holdfast.cli.tell import Teller
 from holdfast.errors import RunStopped
@@ -79,5 +79,5 @@ class Stop:
             self._running.kill()
         self._teller.close(at_once=True)
         error = self.resumable(RunStopped(what="stopped at once", resume=""))
-        os.write(sys.stderr.fileno(), self._teller.ending(error).encode())
+        tell_at_once(self._teller.ending(error))
         os._exit(STOPPED)

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from holdfast._base.clock import Clock
+from holdfast._base.tell import tell, tell_at_once
 from holdfast.cli.exits import one_line
 from holdfast.cli.words import moment, words
 from holdfast.engine.events import Event
@@ -59,7 +60,7 @@ class TextTeller:
     def say(self, event: str, message: str, **facts: object) -> None:
         """Tell something of our own."""
         del event, facts
-        _write(self._line(message))
+        tell(self._line(message))
 
     def line(self, message: str) -> str:
         """Return a message behind its time."""
@@ -74,7 +75,7 @@ class TextTeller:
 
     def stopping(self) -> None:
         """Tell that somebody asked to stop, past all buffers."""
-        os.write(sys.stderr.fileno(), self._line(STOPPING).encode())
+        tell_at_once(self._line(STOPPING))
 
     def ending(self, error: HoldfastError, log: str | None = None) -> str:
         """Return the last line of a run that ended with `error`."""
@@ -99,7 +100,7 @@ class JsonTeller:
 
     def say(self, event: str, message: str, **facts: object) -> None:
         """Tell something of our own."""
-        _write(self._line(event, message, facts))
+        tell(self._line(event, message, facts))
 
     def _line(self, event: str, message: str, facts: dict[str, Any]) -> str:
         fixed = {"time": moment(self._clock.wall_ms()), "event": event, "message": message}
@@ -112,7 +113,7 @@ class JsonTeller:
 
     def stopping(self) -> None:
         """Tell that somebody asked to stop, past all buffers."""
-        os.write(sys.stderr.fileno(), self._line("stopping", STOPPING, {}).encode())
+        tell_at_once(self._line("stopping", STOPPING, {}))
 
     def ending(self, error: HoldfastError, log: str | None = None) -> str:
         """Return the last line of a run that ended with `error`: its code and facts."""
@@ -146,8 +147,3 @@ class Lines:
         """
         os.close(self.descriptor)
         self._thread.join(timeout=1.0)
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()

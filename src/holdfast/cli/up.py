@@ -22,6 +22,7 @@ from typing import IO
 
 from holdfast._base.clock import Clock, SystemClock, pause
 from holdfast._base.processes import SUPERVISOR_VARIABLE, adopt_orphans, end_children
+from holdfast._base.tell import tell
 from holdfast.amqp.address import refuse_password
 from holdfast.cli.exits import STOPPED
 from holdfast.cli.gateway import needing_server
@@ -202,8 +203,7 @@ class Supervisor:
             self._teller.say("output", text, part=name)
             return
         # One write for one line: several threads write.
-        sys.stderr.write(f"{name:<{self._width}} | {text}\n")
-        sys.stderr.flush()
+        tell(f"{name:<{self._width}} | {text}\n")
 
     @contextmanager
     def _on_signals(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast._base.clock import Clock, SystemClock
+from holdfast._base.tell import tell
 from holdfast.cli.remote import Server, connected, on_terminal
 from holdfast.cli.words import moment
 from holdfast.client.answers import RunInfo, TableInfo
@@ -103,8 +104,7 @@ class _LineScreen:
     def show(self, info: RunInfo) -> None:
         line = line_of(info)
         if line != self._last:
-            sys.stderr.write(f"{moment(self._clock.wall_ms())} {line}\n")
-            sys.stderr.flush()
+            tell(f"{moment(self._clock.wall_ms())} {line}\n")
         self._last = line
 
     def close(self) -> None:

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from holdfast._base.clock import Clock
+from holdfast._base.tell import tell
 from holdfast.blobs.local import LocalBlobs
 from holdfast.config import Config
 from holdfast.engine.spec import PipelineSpec
@@ -264,12 +264,10 @@ class Room:
 
 
 def say(text: str) -> None:
-    """Write a line for the operator, if it can be written: the log may be on the disk that is full,
-    and whoever asked is answered all the same.
+    """Write a line for the operator. If it cannot be written, whoever asked is answered all the
+    same.
     """
-    with suppress(OSError):
-        sys.stderr.write(f"{' '.join(text.split())}\n")
-        sys.stderr.flush()
+    tell(f"{' '.join(text.split())}\n")
 
 
 async def _in(pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:

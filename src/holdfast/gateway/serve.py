@@ -23,6 +23,7 @@ from typing import cast
 import uvicorn
 
 from holdfast._base.clock import Clock, SystemClock
+from holdfast._base.tell import tell
 from holdfast.config import Config
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import share
@@ -123,8 +124,7 @@ def _announce(bound: socket.socket, listen: Listen, *, as_json: bool) -> None:
     shown = f"[{host}]" if ":" in host else host
     url = f"{scheme}://{shown}:{port}"
     text = json.dumps({"url": url, "pid": os.getpid()}) if as_json else f"listening on {url}"
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    tell(f"{text}\n", is_answer=True)
     if listen.insecure and not _is_loopback(listen.host):
         say("warning: no TLS here; whoever sees the network sees tokens and data")
 
