@@ -29,6 +29,7 @@ from holdfast.blobs.local import LocalBlobs
 from holdfast.config import DEFAULT, Config
 from holdfast.delivery.export import export_series
 from holdfast.engine.loop import Engine
+from holdfast.engine.parts import Life
 from holdfast.engine.state import Shared, StateDirectory, hold, share
 from holdfast.log.embedded import EmbeddedBackend
 from holdfast.router.messages import ClientChunk, ClientEnd, ClientMessage, encode
@@ -202,7 +203,7 @@ def compute(
             config=config,
         )
         assert engine.advance(run) == RunState.COMPLETING
-        export(Shared(held.directory, held.store), run, out)
+        export(Shared(held.directory, held.store, Life(1.0)), run, out)
 
 
 def export(shared: Shared, run: RunId, out: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tests.service.floor import SMALL, make_pipeline
@@ -23,6 +24,8 @@ from holdfast.engine.serve import Halt, ServedEngine
 from holdfast.engine.state import share
 from holdfast.errors import StageFailed
 from holdfast.testing.plain import PlainExecutor
+
+HANG = "HOLDFAST_HANG_PATIENCE_S"
 
 
 def main() -> None:
@@ -41,16 +44,17 @@ def main() -> None:
     die_with_supervisor()
     arm_from_environment()
     halt, teller = Halt(), TextTeller(SystemClock())
+    config = replace(SMALL, hang_patience_s=float(os.environ.get(HANG, SMALL.hang_patience_s)))
     pipeline = make_pipeline()
     with (
-        share(state, SMALL, part="engine", spec=pipeline.spec()) as shared,
+        share(state, config, part="engine", spec=pipeline.spec()) as shared,
         on_signals(halt, [], teller),
     ):
         ServedEngine(
             shared,
             pipeline.spec(),
             lambda: PlainExecutor(pipeline, before),
-            config=SMALL,
+            config=config,
             telling=telling(teller),
             halt=halt,
         ).serve()

@@ -192,7 +192,7 @@ def test_a_full_disk_is_no_reason_to_stop_until_somebody_else_took_over(
         keeper = Watched(store, "r", directory=tmp_path, owner="pid 1", clock=clock, patience_s=0.1)
         assert keeper.try_take() is not None
         (disk.path / "ballast").write_bytes(bytes(shutil.disk_usage(disk.path).free))
-        with beating(keeper, lost):
+        with beating(keeper, lost, lambda: False):
             assert refused.wait(10)
             disk.resize(2048)
             assert beaten.wait(10)
@@ -217,10 +217,32 @@ def test_a_beat_that_is_refused_says_so_once(
 
     fence = keeper.try_take()
     assert fence is not None
-    with beating(keeper, lost):
+    with beating(keeper, lost, lambda: False):
         before = store.read_lease("r")
         assert before is not None
         store.take_lease("r", "another")
         assert told.wait(10)
     keeper.close()
     assert [type(error) for error in found] == [Fenced]
+
+
+def test_one_that_hangs_is_given_no_beat(
+    store: SqliteStore, clock: VirtualClock, tmp_path: Path
+) -> None:
+    """Its thread lives and could beat; whoever stands by sees the lease stand still."""
+    looks: list[None] = []
+    looked = threading.Event()
+
+    def hangs() -> bool:
+        looks.append(None)
+        if len(looks) > 2:
+            looked.set()
+        return True
+
+    keeper = Keeper(store, "r", directory=tmp_path, owner="pid 1", clock=clock, patience_s=0.1)
+    assert keeper.try_take() is not None
+    before = store.read_lease("r")
+    with beating(keeper, lambda error: None, hangs):
+        assert looked.wait(10)
+        assert store.read_lease("r") == before
+    keeper.close()

@@ -11,7 +11,7 @@ from tests.unit.plain_runs import tiny_pipeline
 from holdfast import Pipeline
 from holdfast._base.ids import RunId
 from holdfast.engine import state
-from holdfast.engine.parts import Part, holders, living, part_file, parts_in
+from holdfast.engine.parts import BEAT_S, Life, Part, holders, living, part_file, parts_in
 from holdfast.engine.state import StateDirectory, hold, owner_of, share
 from holdfast.errors import StateBusy, StateMismatch
 from holdfast.store.rows import NewRun, RunState, SenderDecl
@@ -65,11 +65,30 @@ def test_living_parts_are_seen_and_dead_ones_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_dead_parts_file_is_no_life(tmp_path: Path) -> None:
-    with living(tmp_path, "engine"):
+    with living(tmp_path, "engine", 1.0):
         assert parts_in(tmp_path) == [Part("engine", os.getpid(), 1)]
     part_file(tmp_path, "engine", os.getpid()).write_text("7\n")
     assert parts_in(tmp_path) == []
     assert holders(tmp_path / "nothing") == []
+
+
+def test_only_a_loop_that_is_watched_and_silent_hangs() -> None:
+    life = Life(3 * BEAT_S)
+    for _ in range(10):
+        life.tick()
+    assert not life.hangs(), "nothing is watched: it may be starting Spark"
+    with life.working() as go_on:
+        seen = []
+        for _ in range(3):
+            life.tick()
+            seen.append(life.hangs())
+        assert seen == [False, False, True]
+        go_on()
+        assert not life.hangs(), "it came round after all"
+        for _ in range(3):
+            life.tick()
+        assert life.hangs()
+    assert not life.hangs()
 
 
 def test_another_pipeline_is_refused(tmp_path: Path) -> None:

@@ -112,21 +112,24 @@ def deliver(
         config=config,
         clock=SystemClock(),
         tell=say,
+        go_on=shared.life.go_on,
     )
     delivery = Delivery(means, fence)
     relay = NoticeRelay(shared.store, broker, delivery.troubles) if broker else None
     idle_s = IDLE_MIN_S
     try:
-        while not is_over():
-            try:
-                # The relay first: what it was seen to read, no sweep drops unread.
-                done = (relay.advance() if relay else 0) + delivery.advance()
-            except DiskFull as error:
-                say("waiting", str(error))
-                pause(FULL_S)
-                continue
-            if not done:
-                pause(idle_s)
-            idle_s = IDLE_MIN_S if done else min(2 * idle_s, IDLE_MAX_S)
+        with shared.life.working() as go_on:
+            while not is_over():
+                go_on()
+                try:
+                    # The relay first: what it was seen to read, no sweep drops unread.
+                    done = (relay.advance() if relay else 0) + delivery.advance()
+                except DiskFull as error:
+                    say("waiting", str(error))
+                    pause(FULL_S)
+                    continue
+                if not done:
+                    pause(idle_s)
+                idle_s = IDLE_MIN_S if done else min(2 * idle_s, IDLE_MAX_S)
     finally:
         delivery.close()

@@ -76,16 +76,18 @@ def take_turns(
                 pause(STANDBY_S)
                 continue
             say("active", f"{resource}: active, epoch {fence.epoch}")
-            _act(keeper, fence, stop, act, say)
+            _act(shared, keeper, fence, stop, act, say)
             keeper.close()
     finally:
         keeper.close()
     say("stopped", f"{resource}: stopped")
 
 
-def _act(keeper: Keeper, fence: Fence, stop: Callable[[], bool], act: Act, say: Say) -> None:
+def _act(
+    shared: Shared, keeper: Keeper, fence: Fence, stop: Callable[[], bool], act: Act, say: Say
+) -> None:
     lost: list[HoldfastError] = []
-    with beating(keeper, lost.append):
+    with beating(keeper, lost.append, shared.life.hangs):
         try:
             act(fence, lambda: stop() or bool(lost))
         except Fenced as error:

@@ -8,6 +8,7 @@ Crash points: `closing.done.before`, `closing.done.after`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from holdfast.config import Config
 from holdfast.delivery.ports import ResultQueues
 from holdfast.delivery.receive import Receiver
 from holdfast.delivery.sweep import Homes, Sweeper
-from holdfast.delivery.troubles import Tell, Troubles, say_nothing
+from holdfast.delivery.troubles import Tell, Troubles, do_nothing, say_nothing
 from holdfast.delivery.webhook import Sender
 from holdfast.errors import RunGone
 from holdfast.store.contract import Store
@@ -46,6 +47,8 @@ class Means:
     config: Config
     clock: Clock
     tell: Tell = say_nothing
+    go_on: Callable[[], None] = do_nothing
+    """Hears that the work goes on, also within one of its steps."""
 
 
 class Delivery:
@@ -53,7 +56,7 @@ class Delivery:
 
     def __init__(self, means: Means, fence: Fence) -> None:
         self._store, self._clock, self._fence = means.store, means.clock, fence
-        self.troubles = Troubles(means.clock, means.tell)
+        self.troubles = Troubles(means.clock, means.tell, means.go_on)
         """Of runs and clients' queues; for whoever else asks the same broker, too."""
         self._receiver = Receiver(means.store, means.blobs, means.queues, fence, self.troubles)
         self._sender = Sender(means.store, fence, means.secrets, means.config, means.clock)
@@ -110,6 +113,7 @@ class Delivery:
         """
         runs = self._store.list_runs_in(RunState.COMPLETING)
         for run in runs:
+            self.troubles.go_on()
             crashpoint("closing.done.before")
             try:
                 self._store.finish_run(self._fence, run.run_id, {})

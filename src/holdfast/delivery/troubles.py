@@ -48,11 +48,18 @@ def say_nothing(event: str, message: str) -> None:
     """Be told, and do nothing about it."""
 
 
+def do_nothing() -> None:
+    """Do nothing."""
+
+
 class Troubles:
     """Who had trouble, and until when each rests. Used by one thread."""
 
-    def __init__(self, clock: Clock, tell: Tell = say_nothing) -> None:
-        self._clock, self._tell = clock, tell
+    def __init__(
+        self, clock: Clock, tell: Tell = say_nothing, go_on: Callable[[], None] = do_nothing
+    ) -> None:
+        """`go_on` is called with each attempt, and within those that may take long."""
+        self._clock, self._tell, self.go_on = clock, tell, go_on
         self._rests: dict[str, tuple[float, float]] = {}
         self._broker_until_s = clock.monotonic_s()
         self._is_broker_away = False
@@ -62,6 +69,7 @@ class Troubles:
 
         `what` names whom it is for, to people too.
         """
+        self.go_on()
         now_s = self._clock.monotonic_s()
         until_s, _ = self._rests.get(what, (now_s, 0.0))
         if now_s < until_s or (asks_broker and now_s < self._broker_until_s):

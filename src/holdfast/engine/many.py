@@ -84,12 +84,14 @@ class ManyRuns:
         tell: TellTrouble,
         at_once: int,
         batch_bytes: int,
+        go_on: Callable[[], None],
     ) -> None:
         """Begin. `engine_of` makes the engine of a run; `tell` hears of trouble, run by run;
-        `abort` ends works that take too long at the end.
+        `abort` ends works that take too long at the end; `go_on` hears that turns are still given.
         """
         self._store, self._engine_of, self._clock = store, engine_of, clock
         self._stop, self._abort, self._tell, self._at_once = stop, abort, tell, at_once
+        self._go_on = go_on
         self._short_bytes = max(1, batch_bytes // _CONTENDED)
         self._turns = Turns(places=at_once, short_bytes=self._short_bytes)
         self._engines: dict[RunId, Engine] = {}
@@ -165,6 +167,7 @@ class ManyRuns:
 
     def _wait(self, seconds: float) -> bool:
         """Wait for the end of a turn, and judge it. False: none ended."""
+        self._go_on()
         try:
             ended = self._ended.get(timeout=seconds)
         except Empty:

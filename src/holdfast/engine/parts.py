@@ -1,10 +1,10 @@
 """Which parts of a service live: a file each, locked while its process lives, with its beat.
 
-parts/<part>-<pid>      text: a number that grows every second while the process runs
+parts/<part>-<pid>      text: a number that grows every second while the process works
 
-The lock says that the process is there, the number that it is not stopped. Whoever watches
-compares numbers by its own monotonic clock. Nothing here is durable or decides anything but
-what people, and the supervisor, see.
+The lock says that the process is there, the number that it is not stopped, and that the loop which
+does its work goes on. Whoever watches compares numbers by its own monotonic clock. Nothing here is
+durable or decides anything but what people, and the supervisor, see.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import fcntl
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,19 +78,53 @@ def part_file(directory: Path, name: str, pid: int) -> Path:
     return directory / f"{name}-{pid}"
 
 
+class Life:
+    """Whether the loop that does a part's work goes on: the beat, a thread's, ends with it.
+
+    It is counted in beats, so a process that was stopped meanwhile, or a machine, counts nothing.
+    """
+
+    def __init__(self, hang_s: float) -> None:
+        """Begin; nothing is watched. A loop hangs that was silent for `hang_s`."""
+        self._hang_s, self._silent_s, self._is_watched = hang_s, 0.0, False
+
+    @contextmanager
+    def working(self) -> Iterator[Callable[[], None]]:
+        """Watch a loop while the block runs. It calls what is given here in each of its rounds."""
+        self.go_on()
+        self._is_watched = True
+        try:
+            yield self.go_on
+        finally:
+            self._is_watched = False
+
+    def go_on(self) -> None:
+        """Say that the loop that is watched goes on."""
+        self._silent_s = 0.0
+
+    def tick(self) -> None:
+        """Count another second. Called by the thread that beats."""
+        self._silent_s += BEAT_S
+
+    def hangs(self) -> bool:
+        """Tell whether the loop that is watched was silent for too long."""
+        return self._is_watched and self._silent_s >= self._hang_s
+
+
 @contextmanager
-def living(directory: Path, name: str) -> Iterator[None]:
+def living(directory: Path, name: str, hang_s: float) -> Iterator[Life]:
     """Show that this process is a living part while the block runs. Removes what dead ones left."""
     path = part_file(directory, name, os.getpid())
     with os_errors(directory):
         make_directories(directory)
         _sweep(directory)
         descriptor = _locked_file(path)
-    ended = threading.Event()
-    thread = threading.Thread(target=_beat, args=(descriptor, ended), name="part", daemon=True)
+    life, ended = Life(hang_s), threading.Event()
+    beat = (descriptor, life, ended)
+    thread = threading.Thread(target=_beat, args=beat, name="part", daemon=True)
     thread.start()
     try:
-        yield
+        yield life
     finally:
         ended.set()
         thread.join()
@@ -98,9 +132,12 @@ def living(directory: Path, name: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _beat(descriptor: int, ended: threading.Event) -> None:
+def _beat(descriptor: int, life: Life, ended: threading.Event) -> None:
     number = 1
     while not ended.wait(BEAT_S):
+        life.tick()
+        if life.hangs():
+            continue
         number += 1
         # A full disk is no reason to look dead: the number has its bytes already.
         with suppress(OSError):

@@ -131,7 +131,7 @@ class ServedEngine:
         self._halt.watch(executor)
         try:
             with (
-                beating(keeper, lambda error: lost.by(error, executor)),
+                beating(keeper, lambda error: lost.by(error, executor), self._shared.life.hangs),
                 open_logs(held.store, routes_of(self._spec, self._config)) as logs,
             ):
                 executor.check()
@@ -144,8 +144,10 @@ class ServedEngine:
                     tell=self._telling.trouble,
                     at_once=self._config.works_at_once,
                     batch_bytes=self._config.batch_bytes,
+                    go_on=self._shared.life.go_on,
                 )
-                many.work()
+                with self._shared.life.working():
+                    many.work()
         except HoldfastError as error:
             raise lost.error or error from error
         finally:

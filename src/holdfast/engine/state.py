@@ -25,7 +25,7 @@ from holdfast._base.files import FILE_MODE, make_directories, os_errors, refuse_
 from holdfast._base.ids import Epoch, RunId
 from holdfast.config import DEFAULT, Config
 from holdfast.engine.belonging import refuse_stranger
-from holdfast.engine.parts import holders, living
+from holdfast.engine.parts import Life, holders, living
 from holdfast.engine.spec import PipelineSpec
 from holdfast.errors import StateBusy, UsageInvalid
 from holdfast.store.contract import Store
@@ -159,6 +159,7 @@ class Shared:
 
     directory: StateDirectory
     store: Store
+    life: Life
 
 
 @contextmanager
@@ -193,8 +194,8 @@ def share(
                 store.keep_pipeline(KeptPipeline(spec.name, spec.fingerprint), rule)
             if alone and not _flock(descriptor, fcntl.LOCK_SH):
                 raise _busy(directory, descriptor)
-            with living(directory.parts, part):
-                yield Shared(directory, store)
+            with living(directory.parts, part, config.hang_patience_s) as life:
+                yield Shared(directory, store, life)
         finally:
             store.close()
     finally:

@@ -25,6 +25,7 @@ import uvicorn
 from holdfast._base.clock import Clock, SystemClock
 from holdfast._base.tell import tell
 from holdfast.config import Config
+from holdfast.engine.parts import BEAT_S, Life
 from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import share
 from holdfast.errors import HoldfastError, StorageFailed, UsageInvalid
@@ -111,7 +112,7 @@ def serve(
             with bind(listen) as bound:
                 server = _Server(_settings(desk, config, listen), desk)
                 _announce(bound, listen, as_json=as_json)
-                asyncio.run(_serve(server, bound, desk, clock))
+                asyncio.run(_serve(server, bound, desk, clock, shared.life))
         finally:
             desk.close()
     if server.broken:
@@ -203,12 +204,23 @@ class _Server(uvicorn.Server):
         del sig
 
 
-async def _serve(server: _Server, bound: socket.socket, desk: Desk, clock: Clock) -> None:
-    aging = asyncio.create_task(_age_tokens(desk, clock))
+async def _serve(
+    server: _Server, bound: socket.socket, desk: Desk, clock: Clock, life: Life
+) -> None:
+    beside = [asyncio.create_task(_age_tokens(desk, clock)), asyncio.create_task(_live(life))]
     try:
         await server.serve(sockets=[bound])
     finally:
-        aging.cancel()
+        for task in beside:
+            task.cancel()
+
+
+async def _live(life: Life) -> None:
+    """Show that this loop, which answers everybody, comes round."""
+    with life.working() as go_on:
+        while True:
+            go_on()
+            await asyncio.sleep(BEAT_S)
 
 
 async def _age_tokens(desk: Desk, clock: Clock) -> None:

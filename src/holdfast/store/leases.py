@@ -6,10 +6,10 @@ standby that the owner acts no more, and both end in epoch + 1, which fences the
 * `DIR/<resource>.lock`, which the owner holds by `flock`. The kernel drops it with the process, so
   whoever gets it knows that the owner is dead, and takes over at once.
 * The lease's (epoch, beat), which the owner moves every second. A standby that sees it stand still
-  for `patience_s` of its own monotonic time takes over from an owner that lives and is stopped.
-  The stopped one still has the file locked. Its successor says in the lease that it acts without
-  the lock, so that nobody who gets the lock later takes the successor for dead; and it gets the
-  lock, and writes its epoch into the file, once the stopped one has ended.
+  for `patience_s` of its own monotonic time takes over from an owner that lives and is stopped,
+  or whose work hangs. That one still has the file locked. Its successor says in the lease that it
+  acts without the lock, so that nobody who gets the lock later takes the successor for dead; and it
+  gets the lock, and writes its epoch into the file, once the stopped one has ended.
 
 Nothing but the epoch makes it safe: lock and beat only say when to try. No wall clock is asked.
 
@@ -196,8 +196,10 @@ class Keeper:
 
 
 @contextmanager
-def beating(keeper: Keeper, lost: Callable[[HoldfastError], None]) -> Iterator[None]:
-    """Beat from a thread while the block runs.
+def beating(
+    keeper: Keeper, lost: Callable[[HoldfastError], None], hangs: Callable[[], bool]
+) -> Iterator[None]:
+    """Beat from a thread while the block runs, but not while what does the work hangs.
 
     `lost` is called, in that thread and once, with what ended it: Fenced, or a store that refuses.
     Whoever acts stops then; if it does not, its next effect is refused.
@@ -209,6 +211,8 @@ def beating(keeper: Keeper, lost: Callable[[HoldfastError], None]) -> Iterator[N
 
     def beat() -> None:
         while not ended.wait(keeper.patience_s / BEATS_PER_PATIENCE):
+            if hangs():
+                continue
             try:
                 keeper.beat()
             except DiskFull:
