@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.mounts import small_disk
-from tests.service.floor import SMALL, check, hand_in, make_pipeline, states
-from tests.service.processes import until
+from tests.service.floor import SMALL, check, hand_in, make_pipeline, open_state, states
+from tests.service.processes import DRAINED_S, Process, all_gone, children_of, until
 
 from holdfast._base.clock import SystemClock
 from holdfast.cli.delivery import deliver
 from holdfast.cli.turns import take_turns
+from holdfast.cli.upkeep import LOOP_ENDS
 from holdfast.engine.executor import BatchWork, SeriesWork
 from holdfast.engine.serve import Halt, ServedEngine, Telling
 from holdfast.engine.state import Shared, share
 from holdfast.errors import HoldfastError
 from holdfast.store.leases import DELIVERY_RESOURCE, ENGINE_RESOURCE, Sight, look_again
 from holdfast.testing.plain import PlainExecutor
+
+
+def fill(disk: Path) -> None:
+    """Leave not a byte."""
+    with (disk / "ballast").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
 class Place:
@@ -50,10 +60,7 @@ class Place:
             assert not self._thread.is_alive()
 
     def fill(self) -> None:
-        """Leave not a byte."""
-        with (self.root / "ballast").open("wb", buffering=0) as file, suppress(OSError):
-            while True:
-                file.write(bytes(4096))
+        fill(self.root)
 
     def make_room(self) -> None:
         (self.root / "ballast").unlink()
@@ -143,3 +150,45 @@ def test_a_delivery_waits_for_room_and_goes_on(place: Place) -> None:
     place.make_room()
     place.until_it_beats(DELIVERY_RESOURCE)
     assert place.said.count("active") == 1
+
+
+@contextmanager
+def rebooted(root: Path, *command: str) -> Iterator[Process]:
+    """Start a service whose state is on a disk that was full before; `root` is the disk's."""
+    open_state(root / "state", ("a",))
+    fill(root)
+    process = Process(*command)
+    try:
+        yield process
+    finally:
+        below = children_of(process.pid)
+        process.end()
+        until(f"{below} end with their supervisor", partial(all_gone, below), 20)
+
+
+def test_a_part_that_starts_on_a_full_disk_is_started_until_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 16 << 10) as disk:
+        state = str(disk.path / "state")
+        delivery = f"delivery=holdfast.cli delivery --state {state}"
+        with rebooted(disk.path, "tests.service.up_plain", state, delivery) as up:
+            words = "delivery ended with exit code 75: holdfast: [DISK_FULL]"
+            until("it ended often", lambda: up.text.count(words) >= LOOP_ENDS)
+            assert not up.said("crash loop")
+            (disk.path / "ballast").unlink()
+            up.until_said("delivery: active, epoch 1")
+            up.signal(signal.SIGTERM)
+            assert up.wait(DRAINED_S) == 0
+
+
+def test_a_service_that_starts_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:
+    pipeline = tmp_path / "floor_on_disk.py"
+    pipeline.write_text("from tests.service.floor import make_pipeline\n\npipe = make_pipeline()\n")
+    with small_disk(tmp_path / "disk", 16 << 10) as disk:
+        place = ("--pipeline", str(pipeline), "--state", str(disk.path / "state"))
+        arguments = ("holdfast.cli", "up", *place, "--listen", "127.0.0.1:0")
+        with rebooted(disk.path, *arguments) as up:
+            up.until_said("nothing is started yet: [DISK_FULL]")
+            (disk.path / "ballast").unlink()
+            up.until_said("started delivery")
+            assert up.said("started gateway")
+            assert up.text.count("DISK_FULL") == 1

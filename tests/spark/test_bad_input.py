@@ -20,6 +20,7 @@ from tests.command import Command
 from tests.mounts import small_disk
 
 from holdfast import Pipeline
+from holdfast.cli.exits import DISK_WAS_FULL
 from holdfast.errors import RunFailed
 from holdfast.queries import describe, verify
 
@@ -238,15 +239,18 @@ def test_a_full_disk_during_a_whole_run(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 300) as disk:
         command.state, command.out = disk.path / "state", disk.path / "out"
         command.run(*sizes).failed(
-            "DISK_FULL", f"while writing {command.state}/store.sqlite3.", "Make room"
+            *("DISK_FULL", f"while writing {command.state}/store.sqlite3.", "Make room"),
+            exit_code=DISK_WAS_FULL,
         )
         disk.resize(1300)
         ended = command.run(*sizes)
-        ended.failed("DISK_FULL", f"while writing {command.state}/runs/", "spark.local.dir")
+        place = f"while writing {command.state}/runs/"
+        ended.failed("DISK_FULL", place, "spark.local.dir", exit_code=DISK_WAS_FULL)
         assert "batch 1.1 committed" in ended.err
         disk.resize(3200)
         ended = command.run(*sizes)
-        ended.failed("DISK_FULL", f"while writing {command.out}.", "Make room, then run again")
+        place = f"while writing {command.out}."
+        ended.failed("DISK_FULL", place, "Make room, then run again", exit_code=DISK_WAS_FULL)
         assert "batch 1.1 " not in ended.err
         assert not list(command.out.iterdir())
         disk.resize(16_000)

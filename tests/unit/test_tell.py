@@ -11,7 +11,7 @@ from holdfast._base.ids import RunId
 from holdfast.cli.exits import exit_code
 from holdfast.cli.tell import JsonTeller, TextTeller
 from holdfast.engine.events import Event, EventKind, TableCount
-from holdfast.errors import BadRows, RunStopped, StageFailed, UsageInvalid
+from holdfast.errors import BadRows, DiskFull, RunStopped, StageFailed, UsageInvalid
 from holdfast.testing.clock import VirtualClock
 
 COMMITTED = Event(
@@ -67,4 +67,5 @@ def test_what_a_stage_prints_becomes_objects_too(capfd: pytest.CaptureFixture[st
 def test_exit_codes() -> None:
     assert exit_code(UsageInvalid(what="a", remedy="b")) == 2
     assert exit_code(BadRows(path="p", line=1, reason="r", count=1)) == 1
+    assert exit_code(DiskFull(path="p")) == 75
     assert exit_code(RunStopped(what="a", resume="b")) == 130

@@ -41,6 +41,18 @@ def test_errors_from_the_start_on_end_the_service() -> None:
     assert [one.wait_s is None for one in found] == [False] * (LOOP_ENDS - 1) + [True]
 
 
+def test_a_full_disk_is_no_crash_loop() -> None:
+    """However long it is full. The errors before it and after it are not in a row."""
+    restarts = Restarts()
+    codes = [1] * (LOOP_ENDS - 1) + [75] * (3 * LOOP_ENDS) + [1] * (LOOP_ENDS - 1)
+    found = [restarts.ended(code, lived_s=1.0) for code in codes]
+    assert all(one.wait_s is not None for one in found)
+    assert [one.loops for one, code in zip(found, codes, strict=True) if code == 75] == (
+        [False] * 3 * LOOP_ENDS
+    )
+    assert restarts.ended(1, lived_s=1.0) == Next(None, loops=True)
+
+
 def test_kills_never_end_the_service() -> None:
     """Whoever kills a part again and again gets it again and again."""
     restarts = Restarts()

@@ -1,9 +1,14 @@
-"""Exit codes: 0 it worked, 1 it failed, 2 it was asked wrongly, 130 it was asked to stop."""
+"""Exit codes: 0 it worked, 1 it failed, 2 it was asked wrongly, 75 the disk was full, 130 it was
+asked to stop.
+"""
 
 from __future__ import annotations
 
-from holdfast.errors import HoldfastError, PipelineInvalid, RunStopped, UsageInvalid
+from holdfast.errors import DiskFull, HoldfastError, PipelineInvalid, RunStopped, UsageInvalid
 
+DISK_WAS_FULL = 75
+"""EX_TEMPFAIL of sysexits.h: the same command works when there is room. A code of its own, so that
+a supervisor waits for room, and does not take it for a part that cannot run."""
 STOPPED = 130
 """As shells count it: 128 plus SIGINT. The same for SIGTERM: in both cases a run resumes."""
 
@@ -13,6 +18,8 @@ def exit_code(error: HoldfastError) -> int:
     match error:
         case UsageInvalid() | PipelineInvalid():
             return 2
+        case DiskFull():
+            return DISK_WAS_FULL
         case RunStopped():
             return STOPPED
         case _:

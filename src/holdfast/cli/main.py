@@ -1,6 +1,6 @@
 """`holdfast`: the verbs, and how errors reach people: one line, and an exit code.
 
-0 it worked, 1 it failed, 2 it was asked wrongly, 130 it was stopped.
+The codes: `holdfast.cli.exits`.
 """
 
 from __future__ import annotations

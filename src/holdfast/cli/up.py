@@ -29,9 +29,11 @@ from holdfast.cli.gateway import needing_server
 from holdfast.cli.tell import JsonTeller, TextTeller
 from holdfast.cli.turns import stop_on_signals
 from holdfast.cli.upkeep import Pulse, Restarts, ending
+from holdfast.config import Config
 from holdfast.engine.parts import BEAT_S, beat_of, part_file
+from holdfast.engine.spec import PipelineSpec
 from holdfast.engine.state import StateDirectory, share
-from holdfast.errors import StorageFailed, UsageInvalid
+from holdfast.errors import DiskFull, StorageFailed, UsageInvalid
 
 DRAIN_S = 9.0
 """How long children have to end after they are asked to: with the rest of the way it is 10 s, after
@@ -40,6 +42,8 @@ _LOOK_S = 0.05
 _LISTEN_WAIT_S = 5.0
 """How long an address may be taken by what is left of a service that was killed. Shorter: whoever
 starts it again at once is refused. Longer: whoever chose a taken one waits to hear of it."""
+_FULL_S = 1.0
+"""How often it is tried whether a full disk has room. A signal waits for so long, too."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -292,6 +296,28 @@ def check_listen(request: UpRequest, stop: Callable[[], bool]) -> None:
             pause(_LOOK_S)
 
 
+def check_state(
+    state: Path,
+    config: Config,
+    spec: PipelineSpec,
+    stop: Callable[[], bool],
+    teller: TextTeller | JsonTeller,
+) -> None:
+    """Open the state once, and refuse what no part could work on. On a full disk wait for room,
+    while nobody asks to stop: after a reboot there is nobody who would start this again.
+    """
+    is_told = False
+    while not stop():
+        try:
+            with share(state, config, part="up", spec=spec):
+                return
+        except DiskFull as error:
+            if not is_told:
+                teller.say("waiting", f"nothing is started yet: {error}")
+            is_told = True
+            pause(_FULL_S)
+
+
 def up_command(request: UpRequest) -> None:
     """Keep a service running until a signal."""
     with stop_on_signals() as stop:
@@ -310,12 +336,11 @@ def _prepare(request: UpRequest, stop: Callable[[], bool]) -> Supervisor:
     config = load_settings(request.config_file, {}).config
     spec = load_pipeline(request.pipeline).with_stages(config.stages).spec()
     check_listen(request, stop)
-    if not stop():
-        with share(request.state, config, part="up", spec=spec):
-            pass
+    teller = JsonTeller(SystemClock()) if request.as_json else TextTeller(SystemClock())
+    check_state(request.state, config, spec, stop, teller)
     return Supervisor(
         commands_of(request),
         StateDirectory(request.state.resolve()),
-        JsonTeller(SystemClock()) if request.as_json else TextTeller(SystemClock()),
+        teller,
         stall_s=max(config.lease_patience_s, 3 * BEAT_S),
     )

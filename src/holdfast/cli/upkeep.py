@@ -4,6 +4,7 @@
 | --- | --- |
 | after it was asked to | nothing |
 | with exit code 2: it was asked wrongly | the service ends: another start would be the same |
+| with exit code 75: the disk was full | it is started again, after a wait that doubles |
 | with another exit code, again and again, and never held out | the same, with its last words |
 | else: killed, or after it held out | it is started again, after a wait that doubles |
 """
@@ -11,6 +12,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from holdfast.cli.exits import DISK_WAS_FULL
 
 WAIT_FIRST_S = 0.2
 WAIT_LAST_S = 30.0
@@ -52,10 +55,12 @@ class Restarts:
             self._early = self._errors = 0
             self._held_out = True
         self._early += 1
-        self._errors = self._errors + 1 if code > 0 else 0
+        # A full disk says nothing about the part: it runs when there is room.
+        is_error = code > 0 and code != DISK_WAS_FULL
+        self._errors = self._errors + 1 if is_error else 0
         if code == ASKED_WRONGLY:
             return Next(None)
-        loops = self._early >= LOOP_ENDS
+        loops = self._early >= LOOP_ENDS and code != DISK_WAS_FULL
         if self._errors >= LOOP_ENDS and not self._held_out:
             return Next(None, loops)
         return Next(min(WAIT_FIRST_S * 2 ** (self._early - 1), WAIT_LAST_S), loops)
