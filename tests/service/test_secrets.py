@@ -2,7 +2,8 @@
 
 Goal: whoever reads logs, the store or a message learns no token, webhook secret or password, and
 nobody else on the machine can read anything of a state. Method: gateway, engine and delivery as
-processes, a run from its first chunk to its notice; then every file and every line is looked at.
+processes, without Spark and with it, a run from its first chunk to its notice; then every file and
+every line is looked at.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+import pytest
 from tests.receiver import receiving
+from tests.service import shop
 from tests.service.door import Gateway, command, create, document, end, put, serving
-from tests.service.processes import Process, until
+from tests.service.processes import Process, all_gone, children_of, until
 
+from holdfast import Client
 from holdfast._base.ids import fresh_secret
+from holdfast.errors import RunOver
 
 PIPELINE = "from tests.service.floor import make_pipeline\n\npipe = make_pipeline()\n"
 DOCUMENTS = {"sales": b"shop,amount\ns0,60\ns0,7\n", "shops": b"shop,title\ns0,title s0\n"}
@@ -109,4 +115,52 @@ def test_no_secret_leaves_its_place_in_a_whole_service(tmp_path: Path) -> None:
         assert [secret for secret in secrets if secret in told] == []
         assert [files_with(state, one) for one in secrets] == [[], ["secrets/webhook-north"], []]
         assert [files_with(tmp_path / "receiver", one) for one in secrets] == [[], [], []]
+        assert open_to_others(state) == []
+
+
+def fails_and_answers(client: Client) -> None:
+    """Have a run that fails in Spark, and one that is done."""
+    for key, amount in (("fails", 666), ("answers", 1)):
+        run = client.create_run(key).run
+        client.put_chunk(run, "sales", 1, shop.document([("a", amount)], "csv"))
+        client.put_end(run, "sales", 1)
+        if key == "answers":
+            assert client.wait(run).state == "DONE"
+            continue
+        with pytest.raises(RunOver):
+            client.wait(run)
+
+
+@pytest.mark.timeout(400)
+def test_no_secret_leaves_its_place_in_a_whole_service_with_spark(tmp_path: Path) -> None:
+    """Not in Spark's own log either, which has the trace of a stage that failed."""
+    password, state = fresh_secret(), tmp_path / "state"
+    places = ("--pipeline", str(shop.write_pipeline(tmp_path)), "--state", str(state))
+    to = ("--listen", "127.0.0.1:0", "--amqp", "amqp://holdfast@127.0.0.1:1/")
+    told = {"HOLDFAST_AMQP_PASSWORD": password, "HOLDFAST_ATTEMPTS_MAX": "1"}
+    with receiving(tmp_path / "receiver") as receiver:
+        add = ("client", "add", "north", "--state", "state", "--webhook", receiver.url)
+        token = re.search(r"hf_\w+", command(tmp_path, *add).stdout)
+        assert token
+        (tmp_path / "token").touch(0o600)
+        (tmp_path / "token").write_text(token[0])
+        signing = (state / "secrets" / "webhook-north").read_text().strip()
+        with started("holdfast.cli", "up", *places, *to, **told) as up:
+            up.until_said("listening on")
+            url = re.search(r"listening on (http://[0-9.:]+)", up.text)
+            assert url
+            with Client(url[1], token_file=tmp_path / "token") as client:
+                fails_and_answers(client)
+            until("their notices came", lambda: len(receiver.seen()) == 2)
+            assert open_to_others(state) == []
+            below = children_of(up.pid)
+            up.signal(signal.SIGTERM)
+            up.wait()
+            until("nothing of it is left", partial(all_gone, below), 20)
+        assert "the number of the beast" in (state / "logs" / "spark.log").read_text()
+        for secret in (token[0].rpartition("_")[2], password):
+            assert secret not in up.text
+            assert files_with(state, secret) == []
+        assert signing not in up.text
+        assert files_with(state, signing) == ["secrets/webhook-north"]
         assert open_to_others(state) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,8 @@ def delivery_command(
     state: Path, config_file: Path | None, *, amqp: str | None = None, as_json: bool
 ) -> None:
     """Deliver until somebody asks for the end. `amqp`: a RabbitMQ for producers and notices."""
+    # Whatever is made here is for its owner only.
+    os.umask(0o077)
     _require_httpx()
     teller = JsonTeller(SystemClock()) if as_json else TextTeller(SystemClock())
     config = load_settings(config_file, {}).config

@@ -45,6 +45,8 @@ class EngineRequest:
 
 def engine_command(request: EngineRequest) -> None:
     """Serve until a signal asks for the end: the first drains, the second ends at once."""
+    # Whatever is made here is for its owner only: Spark's log, too.
+    os.umask(0o077)
     flags = {"master": request.master}
     config = load_settings(request.config_file, flags, request.spark_conf).config
     spec = load_pipeline(request.pipeline).with_stages(config.stages).spec()

@@ -320,6 +320,8 @@ def check_state(
 
 def up_command(request: UpRequest) -> None:
     """Keep a service running until a signal."""
+    # Whatever is made here is for its owner only.
+    os.umask(0o077)
     with stop_on_signals() as stop:
         supervisor = _prepare(request, stop)
     # Nothing was started. A signal from here on ends this process, or is the supervisor's.

@@ -163,6 +163,11 @@ def _local_choices(machine: Machine) -> list[Choice]:
         Choice("spark.driver.host", "127.0.0.1", unreachable),
         Choice("spark.driver.bindAddress", "127.0.0.1", unreachable),
         Choice(
+            "spark.hadoop.fs.permissions.umask-mode",
+            "077",
+            "Spark gives directories their mode itself, 0755 by default, whatever the umask.",
+        ),
+        Choice(
             "spark.sql.shuffle.partitions",
             str(2 * machine.cores),
             "Two per core; 200 by default, which for a batch of 64 MiB is all overhead.",
