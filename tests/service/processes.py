@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ WAIT_S = 60.0
 DRAINED_S = 10.0
 """In which a service is over after SIGTERM, as docs/operating.md says."""
 BUSY_S = 2.0
-"""On top, where a part is killed after 9 s or Spark ends with it: other tests load the machine."""
+"""On top, until the process itself has ended: other tests load the machine."""
 
 
 def until(what: str, holds: Callable[[], bool], wait_s: float = WAIT_S) -> None:
@@ -91,6 +92,13 @@ class Process:
         self._reader.join(5.0)
         if self._process.stdout is not None and not self._reader.is_alive():
             self._process.stdout.close()
+
+
+def drain_s(up: Process) -> float:
+    """Return how long a supervisor says that it took to end."""
+    found = re.search(r"stopped, ([0-9.]+) s after it was asked to", up.text)
+    assert found, up.text
+    return float(found[1])
 
 
 def is_there(pid: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.mounts import small_disk
 from tests.service.floor import SMALL, check, hand_in, make_pipeline, open_state, states
-from tests.service.processes import DRAINED_S, Process, all_gone, children_of, until
+from tests.service.processes import BUSY_S, DRAINED_S, Process, all_gone, children_of, until
 
 from holdfast._base.clock import SystemClock
 from holdfast.cli.delivery import deliver
@@ -177,7 +177,7 @@ def test_a_part_that_starts_on_a_full_disk_is_started_until_there_is_room(tmp_pa
             (disk.path / "ballast").unlink()
             up.until_said("delivery: active, epoch 1")
             up.signal(signal.SIGTERM)
-            assert up.wait(DRAINED_S) == 0
+            assert up.wait(DRAINED_S + BUSY_S) == 0
 
 
 def test_a_service_that_starts_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:

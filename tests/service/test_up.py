@@ -19,6 +19,7 @@ from tests.service.processes import (
     Process,
     all_gone,
     children_of,
+    drain_s,
     is_there,
     until,
 )
@@ -108,10 +109,11 @@ def test_a_signal_drains_and_nothing_is_left(state: Path, start: Start) -> None:
     below = children_of(up.pid)
     assert len(below) == 2
     up.signal(signal.SIGTERM)
-    assert up.wait(DRAINED_S) == 0, up.text
+    assert up.wait(DRAINED_S + BUSY_S) == 0, up.text
+    assert drain_s(up) <= DRAINED_S
     assert all_gone(below)
     assert up.said("engine  | ", "stopped")
-    assert up.said("up      | ", "stopped")
+    assert up.said("up      | ", "stopped, ")
 
 
 def test_one_that_does_not_end_is_killed_by_a_second_signal(
@@ -136,6 +138,7 @@ def test_one_that_does_not_end_in_time_is_killed(state: Path, start: Start) -> N
     up.until_said("deaf ", "| deaf")
     up.signal(signal.SIGTERM)
     assert up.wait(DRAINED_S + BUSY_S) == 0, up.text
+    assert drain_s(up) <= DRAINED_S
     assert up.said("deaf has not ended: it is killed")
 
 
@@ -150,6 +153,7 @@ def test_what_a_killed_part_leaves_is_gone_too(state: Path, start: Start) -> Non
     assert len(below) == 3
     up.signal(signal.SIGTERM)
     assert up.wait(DRAINED_S + BUSY_S) == 0, up.text
+    assert drain_s(up) <= DRAINED_S
     assert all_gone(below)
 
 

@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 from tests.service.coffee_clients import Points, Shop, Visit, add_client, make_shops
 from tests.service.parts import free_port
-from tests.service.processes import BUSY_S, DRAINED_S, Process, all_gone, children_of, until
+from tests.service.processes import (
+    BUSY_S,
+    DRAINED_S,
+    Process,
+    all_gone,
+    children_of,
+    drain_s,
+    until,
+)
 
 PARALLEL = 10
 ROUND_S = 600.0
@@ -111,6 +119,7 @@ def test_sigterm_leaves_no_process_and_no_jvm_behind(scene: Scene) -> None:
     below = children_of(scene.up.pid)
     scene.up.signal(signal.SIGTERM)
     assert scene.up.wait(DRAINED_S + BUSY_S) == 0, scene.up.text
+    assert drain_s(scene.up) <= DRAINED_S
     assert all_gone(below)
     scene.start_again()
     visit.join(ROUND_S)

@@ -14,7 +14,15 @@ import pytest
 from tests import sample_producer
 from tests.command import Command
 from tests.service import shop
-from tests.service.processes import BUSY_S, DRAINED_S, Process, all_gone, children_of, until
+from tests.service.processes import (
+    BUSY_S,
+    DRAINED_S,
+    Process,
+    all_gone,
+    children_of,
+    drain_s,
+    until,
+)
 
 from holdfast import Client
 from holdfast.engine.parts import parts_in
@@ -94,6 +102,7 @@ def test_a_client_gets_its_answer_whatever_was_killed_and_nothing_is_left(whole:
     assert len(below) >= 5, "three parts, Spark's process and its JVM"
     whole.up.signal(signal.SIGTERM)
     assert whole.up.wait(DRAINED_S + BUSY_S) == 0, whole.up.text
+    assert drain_s(whole.up) <= DRAINED_S
     until("nothing of it is left", partial(all_gone, below), 10)
     told = whole.command("status", "--state", str(whole.state))
     assert told.code == 0

@@ -80,6 +80,7 @@ class Supervisor:
         self._clock = clock or SystemClock()
         self._width = max(len(name) for name in (*commands, "up"))
         self._asked = 0
+        self._asked_s = 0.0
         self._gave_up: tuple[str, int] | None = None
 
     def run(self) -> int:
@@ -174,13 +175,17 @@ class Supervisor:
         for child in self._children:
             if child.process is not None:
                 child.process.wait()
-                for reader in child.readers:
-                    reader.join(1.0)
         # Spark's processes outlive a killed engine by a moment, in which nothing is stopped yet.
+        # They hold what it wrote to open, so that before their end nobody has read all of it.
         end_children()
+        for child in self._children:
+            for reader in child.readers:
+                reader.join(1.0)
         if self._gave_up is not None:
             return max(self._gave_up[1], 1)
-        self._say("stopped")
+        self._say(
+            f"stopped, {self._clock.monotonic_s() - self._asked_s:.1f} s after it was asked to"
+        )
         return STOPPED if self._asked > 1 else 0
 
     def _living(self) -> list[Child]:
@@ -214,6 +219,7 @@ class Supervisor:
         def take(number: int, frame: FrameType | None) -> None:
             del number, frame
             self._asked += 1
+            self._asked_s = self._asked_s or self._clock.monotonic_s()
 
         before = {number: signal.signal(number, take) for number in _SIGNALS}
         try:
