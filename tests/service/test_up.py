@@ -6,12 +6,15 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.command import SHOP, Command, QuickCommand
+from tests.service.door import environment
 from tests.service.floor import SMALL, check, make_pipeline, open_state, states
 from tests.service.processes import (
     BUSY_S,
@@ -255,3 +258,38 @@ def test_a_state_of_another_pipeline_is_told_before_anything_starts(
     assert told.out == ""
     (line,) = told.err.splitlines()
     assert line.startswith("holdfast: [STATE_MISMATCH]")
+
+
+THREADS_END = """\
+import subprocess, sys, threading
+from holdfast._base.processes import end_children
+
+is_over = threading.Event()
+
+def churn():
+    while not is_over.is_set():
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+
+threads = [threading.Thread(target=churn, daemon=True) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for _ in range(40):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    end_children()
+is_over.set()
+"""
+"""A supervisor's readers end while it ends what is left, and with each a place to look at."""
+
+
+def test_children_are_ended_while_threads_end() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS_END],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
