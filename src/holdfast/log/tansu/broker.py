@@ -7,6 +7,7 @@ left as a zombie.
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import shutil
@@ -23,7 +24,7 @@ from holdfast._base.files import FILE_MODE, make_directories, os_errors
 from holdfast._base.processes import listens
 from holdfast.errors import HoldfastError
 from holdfast.log.tansu.settings import TansuSettings, environment_of, find_binary
-from holdfast.log.tansu.trouble import diagnose, port_taken
+from holdfast.log.tansu.trouble import diagnose, not_spawned, port_taken
 
 DEATHS_MAX = 3
 """Deaths of a broker that never served, after which it is not started again: it cannot."""
@@ -31,10 +32,12 @@ QUICK_S = 2.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 2.0
 """Between a death and the next birth; doubled while it dies within QUICK_S of its birth: a broker
 that cannot live must not spin."""
-PORT_S = 5.0
-"""How long somebody else may hold the port. Shorter: what is left of a process that was killed, or
-a connection that was given this port by chance, is taken for a server. Longer: so much later it is
-said."""
+HINDERED_S = 5.0
+"""How long somebody else may hold the port, or the system refuse us a process, before it is said.
+Shorter: what is left of a process that was killed, or a connection that was given this port by
+chance, is taken for a server. Longer: so much later it is said."""
+PORTS_MAX = 3
+"""How many free ports are tried. Each may be taken by somebody before the broker listens there."""
 LOOK_S = 0.05
 STOP_S = 5.0
 """How long it may take to end when it is asked to."""
@@ -54,7 +57,8 @@ class Broker:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._served, self._gave_up = threading.Event(), threading.Event()
-        self._is_taken = False
+        self._hindrance: HoldfastError | None = None
+        self._ports = 0
         self._guard = threading.Lock()
         self.output = Path()
         self._made: Path | None = None
@@ -72,7 +76,9 @@ class Broker:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether it cannot be started again: as long as somebody else holds its port."""
+        """Whether it cannot be started again: as long as somebody else holds its port, or the
+        system refuses us what it takes.
+        """
         return self._gave_up.is_set()
 
     def start(self, is_ready: Callable[[int], bool]) -> None:
@@ -81,15 +87,18 @@ class Broker:
         Raises:
             DependencyMissing: there is no binary.
             LogNotStarted: it ended, or does not serve in time; its output says why.
+            HoldfastError: what it takes to start it cannot be read.
         """
         binary = find_binary(self._environment)
         folder = self._folder()
         self.output = folder / "tansu.log"
-        self.port = self._settings.port or _free_port()
+        with os_errors(self.output):
+            _set_aside(self.output)
+        self.port, self._ports = self._settings.port, 0
         self._stopping.clear()
         self._served.clear()
         self._gave_up.clear()
-        self._is_taken = False
+        self._hindrance = None
         self.restarts = 0
         command = [sys.executable, "-m", "holdfast.log.tansu.child", str(os.getpid()), binary]
         self._thread = threading.Thread(
@@ -128,12 +137,8 @@ class Broker:
     def _keep(self, command: list[str], folder: Path) -> None:
         """Run it, again and again, until it is to stop, or turns out not to start at all."""
         pause_s = PAUSE_MIN_S
-        while self._await_port():
+        while (process := self._birth(command, folder)) is not None:
             born_s = self._clock.monotonic_s()
-            with self._guard:
-                if self._stopping.is_set():
-                    return
-                process = self._process = self._spawn(command, folder)
             process.wait()
             self.restarts += 1
             if self.restarts == DEATHS_MAX and not self._served.is_set():
@@ -143,42 +148,69 @@ class Broker:
             pause_s = min(pause_s * 2, PAUSE_MAX_S) if is_quick else PAUSE_MIN_S
             self._stopping.wait(pause_s)
 
-    def _await_port(self) -> bool:
-        """Return whether to start it: not if it is to stop, or its port is not to be had.
+    def _birth(self, command: list[str], folder: Path) -> subprocess.Popen[bytes] | None:
+        """Start it; None: it is to stop, or cannot be started.
 
-        One that has served waits on, and gives up meanwhile: when the port is free, it is back.
+        One that has served is tried again and again, and gives up meanwhile: when what hinders it
+        is gone, it is back.
         """
-        give_up_s = self._clock.monotonic_s() + PORT_S
+        give_up_s = self._clock.monotonic_s() + HINDERED_S
         while not self._stopping.is_set():
-            self._is_taken = not _is_free(self._settings.host, self.port)
-            if not self._is_taken:
-                self._gave_up.clear()
-                return True
-            if self._clock.monotonic_s() > give_up_s:
+            try:
+                if self._takes_port():
+                    process = self._spawn(command, folder)
+                    self._hindrance = None
+                    self._gave_up.clear()
+                    return process
+                is_hopeless = False
+            except HoldfastError as error:
+                self._hindrance, is_hopeless = error, not self._served.is_set()
+            except (OSError, ValueError) as error:
+                self._hindrance = not_spawned(error, str(self.output))
+                is_hopeless = not self._served.is_set()
+            if is_hopeless or self._clock.monotonic_s() > give_up_s:
                 self._gave_up.set()
                 if not self._served.is_set():
-                    return False
+                    return None
             self._stopping.wait(LOOK_S)
+        return None
+
+    def _takes_port(self) -> bool:
+        """Tell whether its port is to be had. Until it has served, a taken one is exchanged, unless
+        it was named.
+        """
+        if not self.port:
+            self.port, self._ports = _free_port(self._settings.host), self._ports + 1
+        if _is_free(self._settings.host, self.port):
+            return True
+        self._hindrance = port_taken(f"{self._settings.host}:{self.port}", str(self.output))
+        if not (self._settings.port or self._served.is_set()) and self._ports < PORTS_MAX:
+            self.port = 0
         return False
 
-    def _spawn(self, command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    def _spawn(self, command: list[str], folder: Path) -> subprocess.Popen[bytes] | None:
+        environment = environment_of(self._settings, self.port, self._environment)
         output = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
         try:
-            return subprocess.Popen(  # noqa: S603 - our own module and a binary the user named
-                command,
-                cwd=folder,
-                env=environment_of(self._settings, self.port, self._environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
+            with self._guard:
+                if self._stopping.is_set():
+                    return None
+                self._process = subprocess.Popen(  # noqa: S603 - our module, the user's binary
+                    command,
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                )
+                return self._process
         finally:
             os.close(output)
 
     def trouble(self, otherwise: str = "it did not answer in time") -> HoldfastError:
-        """Return why it does not serve: somebody else has its port, or what its output says."""
-        if self._is_taken:
-            return port_taken(f"{self._settings.host}:{self.port}", str(self.output))
+        """Return why it does not serve: what keeps us from starting it, or what its output says."""
+        if (hindrance := self._hindrance) is not None:
+            return copy.copy(hindrance)  # raised many times, in several threads
         data = self.output.read_bytes()[-TAIL_BYTES:] if self.output.exists() else b""
         return diagnose(data.decode("utf-8", "replace"), str(self.output), otherwise)
 
@@ -201,9 +233,18 @@ class Broker:
             self._made = None
 
 
-def _free_port() -> int:
+def _set_aside(output: Path) -> None:
+    """Begin a new output; that of the last time is kept, those before it are not."""
+    if output.exists():
+        os.replace(output, output.with_name(f"{output.name}.1"))
+
+
+def _free_port(host: str) -> int:
     with socket.socket() as probe:
-        probe.bind(("", 0))
+        try:
+            probe.bind((host, 0))
+        except OSError:  # no address of this machine, of which the broker's output tells
+            probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 

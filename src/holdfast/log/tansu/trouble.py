@@ -46,6 +46,12 @@ def port_taken(address: str, path: str) -> LogNotStarted:
     return LogNotStarted(what=f"{address} is in use", remedy=_ANOTHER_PORT, output=path)
 
 
+def not_spawned(error: Exception, path: str) -> LogNotStarted:
+    """Return the error of a broker that the operating system does not let us start."""
+    remedy = "See to that, then start it again."
+    return LogNotStarted(what=f"it cannot be started: {error}", remedy=remedy, output=path)
+
+
 def diagnose(output: str, path: str, otherwise: str = "it did not answer in time") -> LogNotStarted:
     """Return the error that a broker's output amounts to. Nothing secret is repeated."""
     text = _KEYS.sub(r"\1=...", _COLOURS.sub("", output))
