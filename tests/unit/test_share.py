@@ -10,8 +10,9 @@ from tests.unit.plain_runs import tiny_pipeline
 
 from holdfast import Pipeline
 from holdfast._base.ids import RunId
+from holdfast._base.locks import holders
 from holdfast.engine import state
-from holdfast.engine.parts import BEAT_S, Life, Part, holders, living, part_file, parts_in
+from holdfast.engine.parts import BEAT_S, Life, Part, living, part_file, parts_in
 from holdfast.engine.state import StateDirectory, hold, owner_of, share
 from holdfast.errors import StateBusy, StateMismatch
 from holdfast.store.rows import NewRun, RunState, SenderDecl

@@ -17,7 +17,7 @@ import pytest
 from tests.integration.waiting import until
 
 from holdfast._base.clock import SystemClock
-from holdfast.errors import HoldfastError, LogNotStarted, StorageFailed
+from holdfast.errors import HoldfastError, LogNotStarted, StateBusy, StorageFailed
 from holdfast.log.tansu import broker as module
 from holdfast.log.tansu.broker import Broker
 from holdfast.log.tansu.settings import TansuSettings
@@ -141,3 +141,21 @@ def test_its_output_begins_anew(make: Callable[..., Broker], tmp_path: Path) -> 
         "tansu.log",
         "tansu.log.1",
     ]
+
+
+def test_two_brokers_on_one_file_are_refused(make: Callable[..., Broker], tmp_path: Path) -> None:
+    """By whatever name. The first one's output is left alone; its end makes room."""
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    first = make(engine="sqlite", place=str(tmp_path / "out" / "topics.db"))
+    first.start(lambda _: True)
+    second = make(engine="sqlite", place=str(tmp_path / "link" / "topics.db"))
+    for _ in range(2):
+        with pytest.raises(StateBusy) as caught:
+            second.start(lambda _: True)
+        assert caught.value.pid == os.getpid()
+        assert caught.value.state == str(tmp_path / "out" / "topics.db")
+        assert not second.is_running
+        assert first.output.read_text() == "listens\n"
+    make(engine="sqlite", place=str(tmp_path / "out" / "other.db")).start(lambda _: True)
+    first.stop()
+    second.start(lambda _: True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast._base.files import FILE_MODE, TEMPORARY_PREFIX, make_directories, os_errors
+from holdfast._base.locks import holders
 
 BEAT_S = 1.0
 """Seconds between two beats. Shorter: writes that say nothing. Longer: a stopped part is noticed
 later."""
-_LOCKS = Path("/proc/locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +32,6 @@ class Part:
     name: str
     pid: int
     beat: int
-
-
-def holders(lock: Path, kind: str = "READ|WRITE") -> list[int]:
-    """Return the processes that hold a lock by `flock` now, shared (READ) or alone (WRITE).
-
-    The kernel's own list is asked. Trying the lock would take it for a moment, and a process that
-    starts in that moment would be refused.
-    """
-    with os_errors(lock):
-        try:
-            number = lock.stat().st_ino
-        except FileNotFoundError:
-            return []
-        held = _LOCKS.read_text(encoding="ascii") if _LOCKS.is_file() else ""
-    # 1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234567 0 EOF
-    pattern = rf"^\d+: FLOCK +ADVISORY +(?:{kind}) +(\d+) +\S+:{number} "
-    return [int(pid) for pid in re.findall(pattern, held, re.MULTILINE)]
 
 
 def parts_in(directory: Path) -> list[Part]:

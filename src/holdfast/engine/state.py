@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast._base.clock import SystemClock, pause
-from holdfast._base.files import FILE_MODE, make_directories, os_errors, refuse_pattern
+from holdfast._base.files import make_directories, os_errors, refuse_pattern
 from holdfast._base.ids import Epoch, RunId
+from holdfast._base.locks import busy, holders, lock_alone, open_lock, try_lock
 from holdfast.config import DEFAULT, Config
 from holdfast.engine.belonging import refuse_stranger
-from holdfast.engine.parts import Life, holders, living
+from holdfast.engine.parts import Life, living
 from holdfast.engine.spec import PipelineSpec
-from holdfast.errors import StateBusy, UsageInvalid
+from holdfast.errors import UsageInvalid
 from holdfast.store.contract import Store
 from holdfast.store.leases import ENGINE_RESOURCE, granted
 from holdfast.store.rows import Fence, KeptPipeline, Work
@@ -143,7 +144,7 @@ def locked(directory: StateDirectory) -> Iterator[None]:
         StateBusy: another process holds it; its pid is named.
     """
     with os_errors(directory.root):
-        descriptor = _lock(directory)
+        descriptor = lock_alone(directory.lock, of=directory.root)
     try:
         yield
     finally:
@@ -192,8 +193,8 @@ def share(
             if spec is not None:
                 rule = refuse_stranger(spec, str(directory.root), alone=alone)
                 store.keep_pipeline(KeptPipeline(spec.name, spec.fingerprint), rule)
-            if alone and not _flock(descriptor, fcntl.LOCK_SH):
-                raise _busy(directory, descriptor)
+            if alone and not try_lock(descriptor, fcntl.LOCK_SH):
+                raise busy(directory.lock, descriptor, of=directory.root)
             with living(directory.parts, part, config.hang_patience_s) as life:
                 yield Shared(directory, store, life)
         finally:
@@ -207,50 +208,20 @@ def owner_of(directory: StateDirectory) -> int | None:
     return next(iter(holders(directory.lock, "WRITE")), None)
 
 
-def _lock(directory: StateDirectory) -> int:
-    descriptor = _opened(directory)
-    if not _flock(descriptor, fcntl.LOCK_EX):
-        error = _busy(directory, descriptor)
-        os.close(descriptor)
-        raise error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
 def _lock_shared(directory: StateDirectory) -> tuple[int, bool]:
     """Return the descriptor that holds the lock, and whether it holds it alone."""
-    descriptor = _opened(directory)
+    descriptor = open_lock(directory.lock)
     clock = SystemClock()
     until_s = clock.monotonic_s() + _SHARE_WAIT_S
     while True:
         for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
-            if _flock(descriptor, kind):
+            if try_lock(descriptor, kind):
                 return descriptor, kind == fcntl.LOCK_EX
         if clock.monotonic_s() >= until_s:
-            error = _busy(directory, descriptor)
+            error = busy(directory.lock, descriptor, of=directory.root)
             os.close(descriptor)
             raise error
         pause(_SHARE_PAUSE_S)
-
-
-def _opened(directory: StateDirectory) -> int:
-    return os.open(directory.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-
-
-def _flock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _busy(directory: StateDirectory, descriptor: int) -> StateBusy:
-    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-    written = int(text) if text.isdigit() else 0
-    pid = next(iter(holders(directory.lock)), written)
-    return StateBusy(state=str(directory.root), pid=pid)
 
 
 def existing(root: Path) -> StateDirectory:

@@ -8,7 +8,9 @@ from holdfast.errors.tree import EnvironmentFailed
 
 
 class StateBusy(EnvironmentFailed):
-    """Another process works on this state directory. Wait for it, or end it by its pid."""
+    """Another process works on this state directory, or has this file for its broker. Wait for it,
+    or end it by its pid.
+    """
 
     code: ClassVar[str] = "STATE_BUSY"
     template: ClassVar[str] = (

@@ -14,7 +14,6 @@ Crash points: `worker.journal.written`, `worker.compact.written`, `worker.compac
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +22,6 @@ from pathlib import Path
 from holdfast._base import frames
 from holdfast._base.crashpoint import crashpoint
 from holdfast._base.files import (
-    FILE_MODE,
     fsync_file,
     is_temporary,
     make_directories,
@@ -31,7 +29,8 @@ from holdfast._base.files import (
     write_temporary,
 )
 from holdfast._base.frames import HEADER_BYTES, Frame
-from holdfast.errors import Damaged, StateBusy, StateMismatch, StorageFailed, StoreNewer
+from holdfast._base.locks import lock_alone
+from holdfast.errors import Damaged, StateMismatch, StorageFailed, StoreNewer
 
 VERSION = 2
 FILE_NAME = "journal"
@@ -51,7 +50,7 @@ class Journal:
         self._failed = False
         with os_errors(directory):
             make_directories(directory)
-            self._lock = _lock(directory / LOCK_NAME)
+            self._lock = lock_alone(directory / LOCK_NAME, of=directory)
             try:
                 self._open(first)
             except BaseException:  # raised again: only the lock must not outlive the attempt
@@ -196,22 +195,3 @@ def _places(data: bytes, path: Path, name: str) -> list[tuple[int, int, int]]:
         what = f"it is the journal of worker {header['worker']}, not of {name}"
         raise StateMismatch(state=str(path), what=what)
     return places
-
-
-def _lock(path: Path) -> int:
-    """Take the lock that the kernel drops with the process. It holds the owner's pid.
-
-    Raises:
-        StateBusy: another process has it.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        owner = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-        os.close(descriptor)
-        pid = int(owner) if owner.isdigit() else 0
-        raise StateBusy(state=str(path.parent), pid=pid) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode("ascii"), 0)
-    return descriptor

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from holdfast._base.clock import Clock
 from holdfast._base.files import FILE_MODE, make_directories, os_errors
+from holdfast._base.locks import lock_alone
 from holdfast._base.processes import listens
 from holdfast.errors import HoldfastError
 from holdfast.log.tansu.settings import TansuSettings, environment_of, find_binary
@@ -62,6 +63,7 @@ class Broker:
         self._guard = threading.Lock()
         self.output = Path()
         self._made: Path | None = None
+        self._lock: int | None = None
 
     @property
     def is_running(self) -> bool:
@@ -86,14 +88,23 @@ class Broker:
 
         Raises:
             DependencyMissing: there is no binary.
+            StateBusy: another process runs a broker on the same file; its pid is named.
             LogNotStarted: it ended, or does not serve in time; its output says why.
             HoldfastError: what it takes to start it cannot be read.
         """
         binary = find_binary(self._environment)
         folder = self._folder()
-        self.output = folder / "tansu.log"
-        with os_errors(self.output):
-            _set_aside(self.output)
+        try:
+            self._hold_file()
+            self.output = folder / "tansu.log"
+            with os_errors(self.output):
+                _set_aside(self.output)
+            self._run(binary, folder, is_ready)
+        except BaseException:  # whatever it was, no half-started broker stays behind
+            self.stop(keep_output=True)
+            raise
+
+    def _run(self, binary: str, folder: Path, is_ready: Callable[[int], bool]) -> None:
         self.port, self._ports = self._settings.port, 0
         self._stopping.clear()
         self._served.clear()
@@ -106,16 +117,19 @@ class Broker:
         )
         self._thread.start()
         deadline_s = self._clock.monotonic_s() + self._settings.startup_timeout_s
-        try:
-            # Asked before ours listens, somebody else might answer.
-            while not (self._has_port() and is_ready(self.port)):
-                self._gave_up.wait(LOOK_S)
-                if self._gave_up.is_set() or self._clock.monotonic_s() > deadline_s:
-                    raise self.trouble()
-            self._served.set()
-        except BaseException:  # whatever it was, no half-started broker stays behind
-            self.stop(keep_output=True)
-            raise
+        # Asked before ours listens, somebody else might answer.
+        while not (self._has_port() and is_ready(self.port)):
+            self._gave_up.wait(LOOK_S)
+            if self._gave_up.is_set() or self._clock.monotonic_s() > deadline_s:
+                raise self.trouble()
+        self._served.set()
+
+    def _hold_file(self) -> None:
+        """Keep other brokers off our file: nothing says that two of them agree on offsets."""
+        if self._settings.engine == "sqlite":
+            file = Path(self._settings.place).resolve()
+            with os_errors(file):
+                self._lock = lock_alone(file.with_name(f"{file.name}.lock"), of=file)
 
     def _has_port(self) -> bool:
         pid = self.pid
@@ -221,13 +235,15 @@ class Broker:
             process, thread = self._process, self._thread
             if process is not None and process.poll() is None:
                 process.terminate()
-        if thread is None or thread is threading.current_thread():
-            return
-        thread.join(STOP_S)
-        if thread.is_alive() and process is not None:
-            process.kill()
-            thread.join()
+        if thread is not None:
+            thread.join(STOP_S)
+            if thread.is_alive() and process is not None:
+                process.kill()
+                thread.join()
         self._process = self._thread = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
         if self._made is not None and not keep_output:
             shutil.rmtree(self._made, ignore_errors=True)
             self._made = None
