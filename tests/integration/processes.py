@@ -68,9 +68,16 @@ class ServerProcess:
                 env=self._environment,
                 start_new_session=True,
             )
+        try:
+            self._await_ready(self._process)
+        except BaseException:  # whatever it was: in a session of its own, nobody else would end it
+            self.kill()
+            raise
+
+    def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
-            if self._process.poll() is not None:
+            if process.poll() is not None:
                 raise AssertionError(f"{self._command[0]} ended:\n{self.tail()}")
             if self._ready():
                 return
