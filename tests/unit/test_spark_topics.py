@@ -24,6 +24,7 @@ from holdfast._base.ids import Offset
 from holdfast.errors import RecordsDropped, UsageInvalid
 from holdfast.log.contract import Capability, Record, StoredRecord
 from holdfast.log.embedded import EmbeddedBackend
+from holdfast.log.kafka.backend import KafkaBackend
 from holdfast.log.memory import MemoryBackend
 from holdfast.spark import topic_source
 from holdfast.spark.topic_options import opened, read_options, write_options
@@ -165,6 +166,22 @@ def test_a_log_that_tasks_cannot_share_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageInvalid), opened(url):
             pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_log_that_is_not_durable_is_only_read(
+    monkeypatch: pytest.MonkeyPatch, write: bool
+) -> None:
+    """As the endpoint of Tansu on memory or SQLite: Spark does not write again what it loses."""
+    monkeypatch.setattr(KafkaBackend, "start", lambda _: None)
+    url = "kafka://127.0.0.1:1/p?flush=broker&truncate=mark"
+    if not write:
+        with opened(url) as log:
+            assert Capability.DURABLE not in log.capabilities
+        return
+    with pytest.raises(UsageInvalid) as caught:
+        prepare({**GOOD, "url": url, "delivery": "at-least-once"}, COLUMNS, overwrite=False)
+    assert "is not durable" in caught.value.what
 
 
 def test_a_url_that_starts_a_broker_is_refused() -> None:

@@ -146,8 +146,10 @@ def _check_column(
 
 
 @contextmanager
-def opened(url: str, *, create: bool = False) -> Iterator[QueueBackend]:
+def opened(url: str, *, write: bool = False, create: bool = False) -> Iterator[QueueBackend]:
     """Open a log that drivers and tasks, wherever they run, find the same.
+
+    To `write` it must be durable: Spark does not write again what a log lost after it confirmed it.
 
     Raises:
         UsageInvalid: it is not such a log, or its file is not on this machine.
@@ -162,10 +164,12 @@ def opened(url: str, *, create: bool = False) -> Iterator[QueueBackend]:
         remedy = "Create it first; on a cluster, use a log that all machines reach."
         raise _bad(f"{url} is not on this machine", remedy)
     backend = open_backend(url)
-    needed = {Capability.DURABLE, Capability.SHARED}
-    if not needed <= backend.capabilities:
+    if Capability.SHARED not in backend.capabilities:
         remedy = "Use file:///path, or a broker."
-        raise _bad(f"{parts.scheme}:// is not durable or not shared by processes", remedy)
+        raise _bad(f"{parts.scheme}:// is not shared by processes", remedy)
+    if write and Capability.DURABLE not in backend.capabilities:
+        remedy = "Use file:///path, a kafka:// broker with flush=always, or Tansu on S3."
+        raise _bad(f"{url} is not durable, so it is only read", remedy)
     try:
         backend.start()
         yield backend

@@ -80,7 +80,7 @@ def _bytes(value: bytes | str | int | None) -> bytes:
 def append(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
     """Append all rows of a task, each to the partition of its id."""
     total = 0
-    with opened(options.url) as backend:
+    with opened(options.url, write=True) as backend:
         shards = backend.partitions(options.topic)
         waiting: list[list[Record]] = [[] for _ in range(shards)]
         for batch in batches:
@@ -114,7 +114,7 @@ def prepare(options: Mapping[str, str], schema: StructType, *, overwrite: bool) 
     if overwrite:
         what = f"topic {found.topic} cannot be overwritten"
         raise UsageInvalid(what=what, remedy="Use mode('append') or outputMode('append').")
-    with opened(found.url, create=found.partitions is not None) as backend:
+    with opened(found.url, write=True, create=found.partitions is not None) as backend:
         takes_once = found.id_column is not None and Capability.IDEMPOTENT in backend.capabilities
         if not takes_once and options.get("delivery") != AT_LEAST_ONCE:
             what = f"the log at {found.url} does not take an id once"
