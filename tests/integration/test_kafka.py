@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,13 +21,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
     ResourceType,
 )
 from tests.integration.kafka_server import KafkaServer, running
-from tests.integration.processes import KILLS, free_ports
+from tests.integration.killer import check_a_living_producer
+from tests.integration.processes import free_ports
+from tests.integration.relay import relay
 from tests.integration.waiting import until
 
 from holdfast._base.ids import Offset
 from holdfast.errors import LogRefused, LogUnreachable, UsageInvalid
 from holdfast.log.contract import Capability, QueueBackend, Record
 from holdfast.log.kafka.backend import KafkaBackend
+from holdfast.log.relayed import RelayedBackend
 from holdfast.testing import queues
 
 DECLARED = frozenset((Capability.DURABLE, Capability.SHARED, Capability.TRUNCATE))
@@ -56,68 +58,25 @@ def test_contract(kafka: KafkaServer, check: queues.Check, started: list[QueueBa
     check(connect)
 
 
-class Killer:
-    """Kills a server and starts it again, over and over, while a test works on it."""
-
-    def __init__(self, server: KafkaServer, times: int) -> None:
-        self._server, self._times = server, times
-        self.kills = 0
-        self.worked = threading.Event()
-        self.over = threading.Event()
-        self._thread = threading.Thread(target=self._kill)
-
-    def _kill(self) -> None:
-        try:
-            for _ in range(self._times):
-                # Something must have been done since the last kill: else nothing is interrupted.
-                self.worked.clear()
-                assert self.worked.wait(60)
-                self._server.kill()
-                self._server.start()
-                self.kills += 1
-        finally:
-            self.over.set()
-
-    def __enter__(self) -> Killer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
+@pytest.mark.parametrize(
+    "check", queues.checks_for(RelayedBackend.capabilities), ids=lambda check: check.__name__
+)
+def test_contract_of_the_relay(
+    kafka: KafkaServer, check: queues.Check, started: list[QueueBackend], tmp_path: Path
+) -> None:
+    """The path that every run takes over Kafka: the store's topics, over a broker."""
+    check(relay(tmp_path / "log.db", kafka.url(f"t-{secrets.token_hex(4)}"), started))
 
 
 @pytest.mark.timeout(600)
 def test_a_broker_that_dies_loses_and_doubles_nothing_of_a_living_producer(
     tmp_path: Path, started: list[QueueBackend]
 ) -> None:
-    """Goal: what was confirmed is there once, in order, though the broker is killed in between.
-
-    Method: produce batches and read behind, until the broker was killed twenty times.
-    """
     with running(tmp_path / "kafka") as server:
         backend = KafkaBackend(server.url("p"))
         started.append(backend)
         backend.start()
-        backend.create_topic("t")
-        told: list[tuple[int, bytes]] = []
-        seen: list[tuple[int, bytes]] = []
-        number = 0
-        with Killer(server, KILLS) as killer:
-            while not killer.over.is_set():
-                batch = [Record(b"%d" % (number + item)) for item in range(50)]
-                number += 50
-                offsets = backend.produce_batch("t", batch)
-                told += zip(offsets, (record.value for record in batch), strict=True)
-                found = backend.fetch_batch("t", Offset(len(seen)), count=30)
-                seen += [(stored.offset, stored.record.value) for stored in found]
-                backend.commit_offset("t", "g", Offset(len(seen)))
-                killer.worked.set()
-        assert killer.kills == KILLS
-        while found := backend.fetch_batch("t", Offset(len(seen)), count=1000):
-            seen += [(stored.offset, stored.record.value) for stored in found]
-        assert told == [(item, b"%d" % item) for item in range(number)]
-        assert seen == told
-        assert 0 < backend.get_committed_offset("t", "g") <= number
+        check_a_living_producer(backend, server.kill, server.start)
 
 
 def test_what_was_not_confirmed_is_not_counted(tmp_path: Path, started: list[QueueBackend]) -> None:

@@ -14,10 +14,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 from tests.crash.workloads import check_answers
 from tests.integration import gated_run, hybrid_job, s3_server
 from tests.integration.coffee_runs import check_killed_and_resumed
+from tests.integration.killer import check_a_living_producer
 from tests.integration.processes import KILLS, free_ports
+from tests.integration.relay import relay
 from tests.integration.s3_server import SECRET_KEY, S3Server
 from tests.integration.waiting import until
 from tests.unit.plain_runs import answers_in, run_toy
@@ -28,7 +31,11 @@ from holdfast.engine.executor import BatchWork, SeriesWork
 from holdfast.errors import DependencyMissing, LogNotStarted, LogUnreachable, UsageInvalid
 from holdfast.log.contract import Capability, QueueBackend, Record
 from holdfast.log.open import open_backend
+from holdfast.log.relayed import RelayedBackend
 from holdfast.log.tansu.backend import TansuBackend
+from holdfast.spark.topic_options import read_options
+from holdfast.spark.topic_sink import prepare
+from holdfast.spark.topic_source import TopicReader
 from holdfast.testing import queues
 
 BUCKET = "topics"
@@ -98,6 +105,42 @@ def test_contract(
     check(connect)
 
 
+@pytest.mark.parametrize(
+    "check", queues.checks_for(RelayedBackend.capabilities), ids=lambda check: check.__name__
+)
+def test_contract_of_the_relay(check: queues.Check, tmp_path: Path, opened: Opened) -> None:
+    """The path that every run takes over Tansu: the store's topics, over a broker."""
+    owner = TansuBackend(f"tansu+sqlite://{tmp_path}/topics.db")
+    opened.append(owner)
+    owner.start()
+    check(relay(tmp_path / "log.db", owner.endpoint().url, opened))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_its_endpoint_is_read_as_sparks_tasks_do(
+    engine: str, url_of: Callable[[str], str], opened: Opened
+) -> None:
+    """Whatever it stores; written by them only if it is durable."""
+    owner = TansuBackend(url_of(engine))
+    opened.append(owner)
+    owner.start()
+    owner.create_topic("t", partitions=2)
+    for partition in (0, 1):
+        owner.produce_batch("t", [Record(b"%d" % partition)] * 50, partition=partition)
+    options = {"topic": "t", "url": owner.endpoint().url}
+    reader = TopicReader(read_options(options))
+    found = [batch for part in reader.partitions() for batch in reader.read(part)]
+    values = [value for batch in found for value in batch.column("value").to_pylist()]
+    assert sorted(values) == [b"0"] * 50 + [b"1"] * 50
+    columns = StructType([StructField("value", StringType())])
+    chosen = {**options, "delivery": "at-least-once"}
+    if Capability.DURABLE in ENGINES[engine]:
+        prepare(chosen, columns, overwrite=False)
+    else:
+        with pytest.raises(UsageInvalid, match="is not durable"):
+            prepare(chosen, columns, overwrite=False)
+
+
 def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -127,6 +170,30 @@ def test_a_broker_that_dies_is_started_again(
     assert [(one.offset, one.record.value) for one in found] == told
     assert len(told) == KILLS * 20
     assert backend.broker.restarts >= KILLS - 1
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["sqlite", "s3"])
+def test_a_broker_that_is_killed_while_it_is_used_loses_and_doubles_nothing(
+    engine: str, url_of: Callable[[str], str], opened: Opened
+) -> None:
+    """As with Kafka; the kills come while it produces and reads. A batch that the broker had begun
+    to store it calls a duplicate when it comes again, and tells no offset: that one is refused.
+    """
+    backend = TansuBackend(url_of(engine))
+    opened.append(backend)
+    backend.start()
+    killed: list[int | None] = []
+
+    def kill() -> None:
+        killed.append(backend.broker.pid)
+        assert killed[-1] is not None
+        os.kill(killed[-1], signal.SIGKILL)
+
+    def start() -> None:
+        until(lambda: backend.broker.pid not in (None, killed[-1]), "it was started again")
+
+    check_a_living_producer(backend, kill, start, may_refuse=True)
 
 
 @pytest.mark.timeout(600)
