@@ -234,6 +234,25 @@ def test_a_record_that_is_too_large_is_refused(
     assert found.record.value == b"next"
 
 
+@pytest.mark.parametrize("sizes", [[10_000], [10, 10_000, 10], [600, 600]])
+def test_a_record_that_the_broker_finds_too_large_is_refused(
+    kafka: KafkaServer, started: list[QueueBackend], sizes: list[int]
+) -> None:
+    """It takes less than the client sends: starting it again would be no help."""
+    prefix = f"t-{secrets.token_hex(4)}"
+    admin = AdminClient({"bootstrap.servers": kafka.address, "log_level": 0})
+    wanted = NewTopic(f"{prefix}.t", 1, 1, config={"max.message.bytes": "1000"})
+    admin.create_topics([wanted])[f"{prefix}.t"].result()
+    backend = KafkaBackend(kafka.url(prefix))
+    started.append(backend)
+    backend.start()
+    with pytest.raises(UsageInvalid) as caught:
+        backend.produce_batch("t", [Record(bytes(size)) for size in sizes])
+    assert f"{max(sizes)} bytes" in caught.value.what
+    assert "max.message.bytes" in caught.value.remedy
+    assert backend.produce_batch("t", [Record(bytes(600))]) == [backend.bounds("t")[1] - 1]
+
+
 def test_a_mark_hides_what_a_broker_cannot_delete(
     kafka: KafkaServer, started: list[QueueBackend]
 ) -> None:

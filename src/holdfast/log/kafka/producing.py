@@ -38,6 +38,7 @@ class Producing:
 
         Raises:
             LogUnreachable: some were not confirmed, though some may be there.
+            UsageInvalid: one is larger than client or broker takes, likewise.
         """
         offsets: list[Any] = []
         failed: list[KafkaError] = []
@@ -61,7 +62,7 @@ class Producing:
                 self._drop(producer)
                 raise
             if failed or len(offsets) != len(records):
-                self._refuse(failed, len(offsets), len(records))
+                self._refuse(name, records, failed, len(offsets))
         return offsets
 
     def _connect(self) -> Producer:
@@ -113,12 +114,28 @@ class Producing:
         self._producer = None
         producer.purge()
 
-    def _refuse(self, failed: list[KafkaError], confirmed: int, count: int) -> None:
+    def _refuse(
+        self, name: str, records: Sequence[Record], failed: list[KafkaError], confirmed: int
+    ) -> None:
         if self._producer is not None:
             self._drop(self._producer)
+        for cause in failed:
+            if cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                raise _too_large(name, records)
         cause = failed[0] if failed else KafkaError(TIMED_OUT)
-        told = f"{confirmed} of {count} records were confirmed"
+        told = f"{confirmed} of {len(records)} records were confirmed"
         raise self._connection.trouble(cause, told=told)
+
+
+def _too_large(name: str, records: Sequence[Record]) -> UsageInvalid:
+    """Return the error of what the client would send, and the broker does not take.
+
+    The broker measures what was sent together: records that are small enough may be too many.
+    """
+    largest = max(len(record.value) for record in records)
+    what = f"{len(records)} records of up to {largest} bytes are larger than topic {name} takes"
+    remedy = "Send fewer at once, raise its max.message.bytes, or send names of blobs."
+    return UsageInvalid(what=what, remedy=remedy)
 
 
 def _headers_of(record: Record) -> Headers:
