@@ -78,6 +78,21 @@ def check_hop(root: Path, url: str) -> TopicLag:
     return before
 
 
+def check_room_is_given_back(state: Path, url: str) -> None:
+    """What both topics held that travelled over the broker was dropped there while the run went."""
+    (view,) = describe(state)
+    with look(state) as (_, store):
+        names = [f"{store.store_id()}/{one.topic}" for one in view.topics[1:]]
+    backend = KafkaBackend(url)
+    backend.start()
+    try:
+        for name in names:
+            first, end = backend.bounds(name)
+            assert 0 < first <= end, name
+    finally:
+        backend.stop()
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", POINTS)
 def test_hybrid_pipeline(
@@ -99,6 +114,7 @@ def test_hybrid_pipeline(
         assert exported(root) == undisturbed, point
         (view,) = describe(root / "state")
         assert [one.lag for one in view.topics] == [0, 0, 0]
+        check_room_is_given_back(root / "state", url)
 
 
 PIPELINE = """
@@ -181,3 +197,4 @@ def test_hybrid_pipeline_with_spark(kafka: KafkaServer, tmp_path: Path) -> None:
         assert path.read_bytes() == (plain / path.name).read_bytes(), path.name
     (view,) = describe(tmp_path / "hybrid")
     assert [one.lag for one in view.topics] == [0, 0, 0]
+    check_room_is_given_back(tmp_path / "hybrid", url)
