@@ -112,10 +112,11 @@ class Broker:
         self._hindrance = None
         self.restarts = 0
         command = [sys.executable, "-m", "holdfast.log.tansu.child", str(os.getpid()), binary]
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._keep, args=(command, folder), name="holdfast-broker", daemon=True
         )
-        self._thread.start()
+        thread.start()
+        self._thread = thread
         deadline_s = self._clock.monotonic_s() + self._settings.startup_timeout_s
         # Asked before ours listens, somebody else might answer.
         while not (self._has_port() and is_ready(self.port)):
