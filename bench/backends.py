@@ -179,8 +179,9 @@ def singles(rounds: int) -> list[Figure]:
 
 def recovery(backend: Backend, served: Served, load: Load, rounds: int) -> list[Figure]:
     """Return the seconds from a SIGKILL to one record read and one appended, server's start and
-    all. Where there is no server, whoever wrote is killed.
+    all, and those of the start alone. Where there is no server, whoever wrote is killed.
     """
+    starts: list[float] = []
     addresses = {served.address: backend.side, served.raw_address: backend.raw}
     topic = f"t-{fresh_token()[:12]}"
     for side in dict.fromkeys((backend.side, *addresses.values())):
@@ -199,7 +200,8 @@ def recovery(backend: Backend, served: Served, load: Load, rounds: int) -> list[
                 kill_writer(task_of(backend, served, side, load, work="fill", topic=topic))
             else:
                 served.kill()
-                starting = threading.Thread(target=served.start or int)
+                start = served.start or int
+                starting = threading.Thread(target=lambda: starts.append(stopwatch(start)))
                 starting.start()
             said, _ = process.communicate("go\n", timeout=600)
             if starting is not None:
@@ -208,7 +210,9 @@ def recovery(backend: Backend, served: Served, load: Load, rounds: int) -> list[
         return found
 
     found = alternating(backend, rounds, run)
-    return [
+    name = f"recovery after SIGKILL, {load.count:,} records, of it the server's own start"
+    alone = [Figure(name, "s", tuple(starts))] if served.start is not None else []
+    return alone + [
         Figure(
             f"recovery after SIGKILL, {load.count:,} records{name}",
             "s",
