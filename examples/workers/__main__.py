@@ -1,10 +1,10 @@
 """python -m examples.workers DATA --out ANSWERS --state STATE [--broker URL] [--kill SEED]
 
 Starts the workers as processes, sends the tables of DATA through them and writes the answers. A
-worker that is killed is started again. With --kill, one is killed every second or so; with --crash,
-each kills itself once, at a crash point (docs/internals/crash-points.md); with a second --crash, it
-does so again there after its restart. With --broker they speak over RabbitMQ; its password
-comes from the environment.
+worker that is killed is started again. With --kill, one is killed every second or so, the first few
+in quick succession, as all may be done within seconds; with --crash, each kills itself once, at a
+crash point (docs/internals/crash-points.md); with a second --crash, again there after its restart.
+With --broker they speak over RabbitMQ; its password comes from the environment.
 
     python -m examples.workers --worker GROUP[,GROUP...] --state STATE
 
@@ -37,6 +37,8 @@ PROCESSES = (
 """Which groups each process is in. The second coordinator stands by."""
 IDLE_S = 0.01
 STOP_S = 10.0
+QUICK_S, SLOW_S, QUICK_KILLS = (0.1, 0.4), (0.5, 1.5), 8
+"""Between two kills, until there were so many and from then on."""
 TRY_AGAIN = 75
 """The exit code of a worker whose surroundings failed it: a full disk, a broker that is away."""
 
@@ -144,13 +146,14 @@ def run_all(options: argparse.Namespace) -> str:
     processes = Processes(options)
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(client.send, options.data, rows_per_chunk=options.rows_per_chunk)
-        next_kill_s = time.monotonic() + draw.uniform(0.5, 1.5)
+        next_kill_s = time.monotonic() + draw.uniform(*QUICK_S)
         try:
             while not client.look() or not sending.done():
                 processes.look_after()
                 if options.kill is not None and time.monotonic() >= next_kill_s:
                     processes.kill_one(draw)
-                    next_kill_s = time.monotonic() + draw.uniform(0.5, 1.5)
+                    between_s = QUICK_S if processes.kills < QUICK_KILLS else SLOW_S
+                    next_kill_s = time.monotonic() + draw.uniform(*between_s)
                 if sending.done():
                     sending.result()
                 time.sleep(IDLE_S)
