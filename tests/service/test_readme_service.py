@@ -45,7 +45,7 @@ def test_the_service_of_the_readme_runs_as_written(tmp_path: Path) -> None:
     assert took_s < QUICK_S
     write_answers(answers(scale=0.01, seed=1), tmp_path / "right")
     for path in (tmp_path / "right").iterdir():
-        assert (tmp_path / "answers" / path.name).read_bytes() == path.read_bytes()
+        assert (tmp_path / "coffee-answers" / path.name).read_bytes() == path.read_bytes()
     assert (tmp_path / "token").read_text().strip() not in done.stdout + done.stderr
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
     assert "Traceback" not in done.stderr

@@ -582,8 +582,9 @@ def test_a_typo_in_the_last_result_is_found_before_there_is_a_run(
     def last(sales: DataFrame) -> DataFrame:
         return sales.selectExpr(made)
 
-    with pytest.raises(StageInvalid):
+    with pytest.raises(StageInvalid) as caught:
         broken.run(spark, inputs=inputs, state=tmp_path / "s")
+    assert (caught.value.where == "its order_by") == ("amuont" in order_by)
     assert describe(tmp_path / "s") == []
     sums_pipeline().run(spark, inputs=inputs, state=tmp_path / "s", out=tmp_path / "o")
     assert rows_of(tmp_path / "o" / "report.csv") == expected_sums()

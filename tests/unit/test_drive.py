@@ -274,6 +274,19 @@ def test_a_directory_of_results_holds_no_input(tmp_path: Path) -> None:
     assert sales.is_file()
 
 
+@pytest.mark.parametrize("place", ["file", "file/below/it"])
+def test_a_place_that_takes_no_results_is_refused_before_any_work(
+    tmp_path: Path, place: str
+) -> None:
+    """A slip of the pen is not found out after hours."""
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(UsageInvalid) as caught:
+        run_toy(tmp_path, out=tmp_path / place)
+    assert caught.value.what.endswith(f"{tmp_path / 'file'} is no directory")
+    assert rows_of(tmp_path)["run"] == []
+    assert run_toy(tmp_path).state is RunState.DONE
+
+
 def test_an_export_is_not_restored_from_a_damaged_piece(tmp_path: Path) -> None:
     run_toy(tmp_path)
     (tmp_path / "out" / "report.csv").unlink()

@@ -301,6 +301,8 @@ def _not_final(info: RunInfo) -> HoldfastError:
 
 
 def _run_path(run: str) -> str:
+    if not run:
+        raise UsageInvalid(what="the id of the run is empty", remedy="Give what submit printed.")
     return f"v1/runs/{quote(run, safe='')}"
 
 

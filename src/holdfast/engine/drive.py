@@ -6,6 +6,7 @@ The executor is made only when there is work for it, so a finished run starts no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,6 +86,17 @@ def _refuse_overwriting(given: Inputs, spec: PipelineSpec, out: Path | None) -> 
                 raise UsageInvalid(what=what, remedy="Give another directory for the results.")
 
 
+def _refuse_no_directory(out: Path | None) -> None:
+    """Refuse a place where no results could be written, before hours of work rather than after."""
+    if out is None:
+        return
+    there = next(path for path in (out, *out.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        what = f"no results can be written to {out}: {there} is"
+        what += " not ours to write to" if there.is_dir() else " no directory"
+        raise UsageInvalid(what=what, remedy="Give another directory for the results.")
+
+
 @dataclass(frozen=True, slots=True)
 class _Watched:
     """What every step of a run needs."""
@@ -120,6 +132,7 @@ def drive(
     Raises:
         RunStopped: `stop` said so between two works.
     """
+    _refuse_no_directory(out)
     run = open_run(held.store, spec, held.directory.root) if held.store.list_runs() else None
     if run is not None and run.state == RunState.FAILED:
         raise RunFailed(run=run.run_id, reason=run.error or "")

@@ -29,7 +29,7 @@ class RunUnknown(CallerError):
     """The client has no such run: it was never created, or it is another client's."""
 
     code: ClassVar[str] = "RUN_UNKNOWN"
-    template: ClassVar[str] = "there is no run {run}. Create it, or correct its id."
+    template: ClassVar[str] = "there is no run {run}. Give the id that its creation gave."
     run: str
 
 

@@ -231,7 +231,7 @@ class Refusal(BaseModel):
         json_schema_extra={
             "example": {
                 "code": "RUN_UNKNOWN",
-                "message": f"there is no run {_RUN}. Create it, or correct its id.",
+                "message": f"there is no run {_RUN}. Give the id that its creation gave.",
                 "run": _RUN,
             }
         },

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from holdfast.engine.executor import BAD_ROWS_PREFIX, BatchWork, Outcome, SeriesWork, Source
 from holdfast.engine.spec import OutputKind, OutputSpec, PipelineSpec, SeriesSpec
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StageInvalid
 from holdfast.intake.tables import BadRowPolicy
 from holdfast.spark.evaluate import Evaluation
 from holdfast.spark.read import (
@@ -70,6 +70,14 @@ def _order_of(series: SeriesSpec, frame: DataFrame) -> list[Column]:
     return [quoted(name) for name in (*series.order_by, *rest)]
 
 
+def _refuse_unknown_order(series: SeriesSpec, frame: DataFrame) -> None:
+    known = {column.casefold() for column in frame.columns}  # as Spark finds them
+    for name in series.order_by:
+        if name.casefold() not in known:
+            error = f"there is no column {name}, it has {', '.join(frame.columns)}"
+            raise StageInvalid(stage=f"result {series.name}", where="its order_by", error=error)
+
+
 @dataclass(frozen=True, slots=True)
 class _Made:
     """A result, made and not yet computed."""
@@ -113,6 +121,7 @@ class SparkExecutor:
         with working("the pipeline"):
             for series in self._spec.series:
                 frame = nothing.frame(series.name)
+                _refuse_unknown_order(series, frame)
                 with building(f"result {series.name}"):
                     frame.sortWithinPartitions(*_order_of(series, frame))
 
