@@ -258,6 +258,20 @@ def test_batches_of_a_large_client_leave_no_place_but_a_short_turn_later() -> No
     assert begun(turns, [*both, run("b")]) == ["b"]
 
 
+def test_many_runs_of_which_nothing_can_be_done_leave_every_second_turn_to_others() -> None:
+    """So many that one of them is always due for a look, each of which takes a moment."""
+    turns, now_s, got = turns_of(), 0.0, 0
+    idle = [run(f"i{number}") for number in range(500)]
+    for number in range(2000):
+        chosen = turns.choose([*idle, run("work")] if number > 1000 else idle, now_s)
+        now_s += 0.001
+        if chosen is not None:
+            is_work = chosen.run_id == "work"
+            got += is_work
+            turns.end(chosen.run_id, SHORT if is_work else None, now_s)
+    assert 490 <= got <= 500
+
+
 def test_large_results_take_turns_among_themselves_and_all_end() -> None:
     turns = turns_of(3)
     large = [result("a1"), result("a2"), result("c1")]

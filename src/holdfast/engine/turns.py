@@ -55,6 +55,8 @@ class Turns:
         self._runs: dict[RunId, float] = {}
         self._under_way: dict[RunId, ReadyRun] = {}
         self._rests: dict[RunId, _Rest] = {}
+        self._was_rested = False
+        """The last choice was a run that rests when it is not looked at."""
 
     @property
     def under_way(self) -> int:
@@ -75,6 +77,7 @@ class Turns:
             return None
         busy = Counter(one.client for one in self._under_way.values())
         next_one = min(awake, key=lambda one: self._rank(one, busy))
+        self._was_rested = next_one.run_id in self._rests
         self._under_way[next_one.run_id] = next_one
         return next_one
 
@@ -102,18 +105,14 @@ class Turns:
         """Leave a run alone for some time: something is wrong that time may cure."""
         self._rests[run_id] = _Rest(now_s + seconds, _REST_LAST_S)
 
-    def forget(self, run_id: RunId) -> None:
-        """Drop what is kept of a run that is over."""
-        self._runs.pop(run_id, None)
-        self._rests.pop(run_id, None)
-
     def _rank(self, run: ReadyRun, busy: Counter[str]) -> tuple[float, bool, float]:
-        """Return what the run with the least of has the next turn. Among equals it is one that
-        rested: it is lifted with the others all the time, and would never be ahead of them.
+        """Return what the run with the least of has the next turn. Among equals those that rested
+        and the others take turns: the former are lifted with the least all the time, so that they
+        would never be ahead of it; and of many, one is awake at any time.
         """
         expected = busy[run.client] * TURN_BYTES_MIN
         account = self._clients[run.client] + expected / self._weights.get(run.client, 1)
-        return account, run.run_id not in self._rests, self._runs[run.run_id]
+        return account, (run.run_id in self._rests) == self._was_rested, self._runs[run.run_id]
 
     def _is_large(self, run: ReadyRun) -> bool:
         return run.undivided_bytes > self._short_bytes
