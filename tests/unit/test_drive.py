@@ -29,8 +29,11 @@ from tests.unit.plain_runs import (
 )
 
 from holdfast import Pipeline
+from holdfast._base import crashpoint
 from holdfast._base.intervals import Intervals
+from holdfast._base.locks import directory_locked
 from holdfast.config import Config
+from holdfast.delivery.export import clear_temporary
 from holdfast.engine.drive import RunReport
 from holdfast.engine.events import Event, EventKind
 from holdfast.engine.executor import BatchWork, SeriesWork
@@ -205,7 +208,7 @@ def test_a_lost_or_damaged_directory_is_restored_to_the_byte(tmp_path: Path, dam
     assert parquet_toy(tmp_path).exported == [], "readers pass over it, so does the check"
 
 
-@pytest.mark.parametrize("strange", ["part-00000-c000.snappy.parquet", "year=2025", ""])
+@pytest.mark.parametrize("strange", ["part-00000-c000.snappy.parquet", "year=2025", ".keep", ""])
 def test_an_export_never_replaces_a_directory_of_other_files(tmp_path: Path, strange: str) -> None:
     """What Spark itself wrote there, a partition, or a file of the directory's name."""
     target = tmp_path / "out" / "report.parquet"
@@ -272,6 +275,37 @@ def test_a_directory_of_results_holds_no_input(tmp_path: Path) -> None:
         run_toy(tmp_path, pipeline=make_pipeline(results="parquet"), files=files)
     assert str(place) in caught.value.what
     assert sales.is_file()
+
+
+def test_what_another_export_writes_to_the_same_place_is_not_cleared(tmp_path: Path) -> None:
+    """Its directory of parts would have its name by then, and lack some of them."""
+    out = tmp_path / "out"
+    theirs, left = out / f".tmp-{'1' * 32}", out / f".tmp-{'2' * 32}"
+    for directory in (theirs, left):
+        directory.mkdir(parents=True)
+        (directory / "part-00001.parquet").touch()
+    with directory_locked(theirs):
+        assert run_toy(tmp_path).state is RunState.DONE
+        assert [path for path in (theirs, left) if path.exists()] == [theirs]
+    clear_temporary(out)
+    assert not theirs.exists()
+
+
+def test_a_directory_of_parts_is_locked_until_it_has_its_name(tmp_path: Path) -> None:
+    locked: list[bool] = []
+
+    def look() -> None:
+        (temporary,) = (tmp_path / "out").glob(".tmp-*")
+        assert temporary.is_dir()
+        with directory_locked(temporary) as is_ours:
+            locked.append(not is_ours)
+
+    crashpoint.arm("delivery.export.written", 1, die=look)
+    try:
+        parquet_toy(tmp_path)
+    finally:
+        crashpoint.disarm()
+    assert locked == [True]
 
 
 @pytest.mark.parametrize("place", ["file", "file/below/it"])

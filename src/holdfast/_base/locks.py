@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast._base.files import FILE_MODE, os_errors
@@ -41,6 +43,16 @@ def lock_alone(path: Path, *, of: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+@contextmanager
+def directory_locked(path: Path) -> Iterator[bool]:
+    """Lock a directory while the block runs; gives False where somebody else has it locked."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield try_lock(descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
 
 
 def busy(path: Path, descriptor: int, *, of: Path) -> StateBusy:

@@ -20,7 +20,9 @@ from holdfast.errors import UsageInvalid
 
 _PART = re.compile(r"part-[0-9]{5,}\.parquet")
 _HIDDEN = (".", "_")
-"""What readers of a directory pass over: markers and checksums of Spark."""
+"""What readers of a directory pass over."""
+_MARK = re.compile(r"_SUCCESS|\..*\.crc")
+"""What Spark leaves beside parts, and nobody misses."""
 
 
 def part_name(ordinal: int) -> str:
@@ -48,7 +50,8 @@ def replace_parts(temporary: Path, target: Path) -> None:
     """
     old = target.parent / f"{TEMPORARY_PREFIX}{digest('replaced', target.name)}"
     shutil.rmtree(old, ignore_errors=True)
-    strange = [name for name in part_names(target) if not _PART.fullmatch(name)]
+    found = sorted(os.listdir(target)) if target.is_dir() else []
+    strange = [name for name in found if not (_PART.fullmatch(name) or _MARK.fullmatch(name))]
     if strange or target.is_file() or target.is_symlink():
         what = f"holds {strange[0]}, which is no part of a result" if strange else "is no directory"
         raise UsageInvalid(what=f"{target} {what}", remedy="Move it away.")

@@ -15,6 +15,7 @@ import io
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast._base.crashpoint import crashpoint
@@ -29,8 +30,9 @@ from holdfast._base.files import (
     write_temporary,
 )
 from holdfast._base.ids import fresh_token
+from holdfast._base.locks import directory_locked
 from holdfast._base.part_files import part_name, part_names, replace_parts
-from holdfast.errors import Damaged
+from holdfast.errors import Damaged, StorageFailed
 from holdfast.store.rows import File, SeriesResult
 
 
@@ -81,31 +83,36 @@ def export_series(state: Path, out: Path, result: SeriesResult) -> None:
     with os_errors(out):
         make_directories(out)
         if result.format == "parquet":
-            temporary = _write_parts(state, out, result)
+            with _parts_of(state, out, result) as temporary:
+                crashpoint("delivery.export.written")
+                replace_parts(temporary, target)
         else:
             temporary, _ = write_temporary(out, _csv_of(state, result))
-        crashpoint("delivery.export.written")
-        if result.format == "parquet":
-            replace_parts(temporary, target)
-        else:
+            crashpoint("delivery.export.written")
             os.replace(temporary, target)
             fsync_file(out)
         crashpoint("delivery.export.renamed")
 
 
-def _write_parts(state: Path, out: Path, result: SeriesResult) -> Path:
-    """Write a durable directory of parts with a fresh temporary name."""
+@contextmanager
+def _parts_of(state: Path, out: Path, result: SeriesResult) -> Iterator[Path]:
+    """Give a durable directory of parts with a fresh temporary name, ours while the block runs:
+    whoever clears what others left would go on removing parts of it when it has its name.
+    """
     temporary = out / f"{TEMPORARY_PREFIX}{fresh_token()}"
     make_directories(temporary)
-    try:
-        for ordinal, file in enumerate(result.files, start=1):
-            part, _ = write_temporary(temporary, _intact(state, result.series, file))
-            os.rename(part, temporary / part_name(ordinal))
-        fsync_file(temporary)
-    except BaseException:  # whatever it was, it is raised again: only the copies must not stay
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return temporary
+    with directory_locked(temporary) as is_ours:
+        try:
+            if not is_ours:
+                raise StorageFailed(path=str(temporary), error="somebody clears it right now")
+            for ordinal, file in enumerate(result.files, start=1):
+                part, _ = write_temporary(temporary, _intact(state, result.series, file))
+                os.rename(part, temporary / part_name(ordinal))
+            fsync_file(temporary)
+            yield temporary
+        except BaseException:  # whatever it was, it is raised again: only the copies must not stay
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
 
 def export_checksum(state: Path, result: SeriesResult) -> str:
@@ -130,9 +137,13 @@ def is_exported(out: Path, result: SeriesResult, checksum: str) -> bool:
 
 def clear_temporary(out: Path) -> None:
     """Remove what an interrupted export left under a temporary name."""
-    if out.is_dir():
-        for path in out.glob(f"{TEMPORARY_PREFIX}*"):
-            if is_temporary(path) and path.is_dir():
-                shutil.rmtree(path)
-            elif is_temporary(path):
+    with os_errors(out):
+        for path in out.glob(f"{TEMPORARY_PREFIX}*") if out.is_dir() else ():
+            if not is_temporary(path):
+                continue
+            if not path.is_dir():
                 path.unlink(missing_ok=True)
+                continue
+            with suppress(FileNotFoundError), directory_locked(path) as is_left_behind:
+                if is_left_behind:
+                    shutil.rmtree(path)
