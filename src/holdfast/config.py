@@ -136,7 +136,7 @@ class Config:
     takes over; it beats ten times as often. Shorter: a machine that is busy for a moment changes
     owners. Longer: a stopped process holds everybody up for so long. A dead one never does."""
 
-    hang_patience_s: float = _number(300.0, 1.0, 86400.0)
+    hang_patience_s: float = _number(300.0, 3.0, 86400.0)
     """How long the loop that does the work of a gateway, engine or delivery may not come round
     before it counts as hanging: `holdfast up` kills it, or one that stands by takes over. A batch
     may take any time, that is not the loop. Shorter: a step that is slow on a busy machine, or

@@ -546,6 +546,14 @@ def test_a_producers_parquet_is_laid_out_the_same(tmp_path: Path) -> None:
     assert wanted_of(SeriesInfo("q1", (), False, (), None), "/results") == []
 
 
+@pytest.mark.parametrize("ordinals", [(1, 1), (2, 1), (1, 3), ("x",)])
+def test_pieces_that_do_not_follow_one_another_are_refused(ordinals: tuple[Any, ...]) -> None:
+    """Two of one name would be one file, and nobody would miss the other."""
+    pieces = tuple(PieceInfo(one, 4, "sum", None, "parquet") for one in ordinals)
+    with pytest.raises(Damaged):
+        wanted_of(SeriesInfo("q1", (), False, pieces, None), "/results")
+
+
 def test_a_directory_of_other_files_is_not_replaced(server: FakeServer, tmp_path: Path) -> None:
     server.result_formats["q1"] = "parquet"
     run, theirs = finished(server, PARTS), tmp_path / "out" / "q1.parquet" / "notes.txt"

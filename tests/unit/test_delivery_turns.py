@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from tests.unit.delivery_scene import RUN, DeliveryScene, delivering
 
 from holdfast._base.ids import RunId
 from holdfast.config import Config
+from holdfast.delivery import sweep
 from holdfast.delivery.loop import SWEEP_EVERY_S, Delivery
 from holdfast.testing.clock import VirtualClock
 
@@ -56,6 +58,25 @@ def complete(scene: DeliveryScene, run_id: RunId) -> None:
     fence = scene.store.take_lease("engine", "test")
     for at, to in pairwise(("OPEN", "FORWARDING", "RECEIVING", "COMPLETING")):
         scene.store.move_run(fence, run_id, expected=at, to=to)
+
+
+def test_a_look_for_what_came_late_leaves_a_sweep_alone_that_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would miss what is removed below it, and that would be called a trouble."""
+    monkeypatch.setattr(sweep, "STRAYS_EVERY_MS", 0)
+    with delivering(tmp_path, NEVER) as scene:
+        cancel_large(scene)
+        for number in range(60):
+            folder = scene.root / "blobs" / "chunks" / RUN / "t" / f"s{number}"
+            folder.mkdir()
+            (folder / "1-x").touch()
+        delivery, clock = ticking(scene)
+        for _ in range(200):
+            look(delivery, clock)
+        delivery.close()
+        assert (scene.blobs_below("chunks/"), scene.told) == ([], [])
+        assert scene.store.list_watched() == []
 
 
 def test_a_run_becomes_done_while_a_large_one_is_cleared(tmp_path: Path) -> None:

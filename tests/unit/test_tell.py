@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import pytest
 
 from holdfast._base.ids import RunId
+from holdfast._base.tell import tell, tell_at_once
 from holdfast.cli.exits import exit_code
 from holdfast.cli.tell import JsonTeller, TextTeller
 from holdfast.engine.events import Event, EventKind, TableCount
@@ -69,3 +71,10 @@ def test_exit_codes() -> None:
     assert exit_code(BadRows(path="p", line=1, reason="r", count=1)) == 1
     assert exit_code(DiskFull(path="p")) == 75
     assert exit_code(RunStopped(what="a", resume="b")) == 130
+
+
+def test_who_has_no_standard_error_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`2>&-`: Python has None for it then."""
+    monkeypatch.setattr(sys, "stderr", None)
+    tell("a line\n")
+    tell_at_once("a line\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -78,6 +79,11 @@ def test_bytes_of_other_tables_are_refused() -> None:
     for data in (b"", good[:-1], good + b"x", b"\x02\0\0\0[]", b"\x01\0\0\0" + b"3", b"{}" * 9):
         with pytest.raises(StateMismatch):
             Sides.from_bytes(data)
+    (size,) = struct.unpack_from("<I", good)
+    for head in ('[["stores",Infinity],["sales",1]]', "[" * 9999, '[["stores",-1],["sales",1]]'):
+        made = struct.pack("<I", len(head)) + head.encode() + good[4 + size :]
+        with pytest.raises(StateMismatch):
+            Sides.from_bytes(made)
     with pytest.raises(StateMismatch) as refused:
         Turned.from_bytes(good)
     assert refused.value.what == "it holds tables stores, sales, not sales, stores"

@@ -52,10 +52,17 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _children() -> list[int]:
-    """Return the processes that threads of this one have as children."""
-    tasks = Path("/proc/self/task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+def _children() -> list[int] | None:
+    """Return the processes that threads of this one have as children; None if a thread ended."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            found += map(int, (task / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            if task.is_dir():
+                raise  # this kernel does not tell
+            return None
+    return found
 
 
 def end_children() -> None:
@@ -64,9 +71,8 @@ def end_children() -> None:
     Nobody else may wait for a child of this process any more: its exit code would be lost.
     """
     while True:
-        try:
-            children = _children()
-        except (FileNotFoundError, ProcessLookupError):
+        children = _children()
+        if children is None:
             continue  # A thread ended while it was looked at: its children are another one's now.
         for pid in children:
             with suppress(ProcessLookupError):

@@ -57,6 +57,9 @@ class Wanted:
 def wanted_of(series: SeriesInfo, path: str) -> list[Wanted]:
     """Return a series as a file of CSV, or as a directory of Parquet; nothing if a producer sent no
     Parquet at all, of which no columns are known. Pure.
+
+    Raises:
+        Damaged: the server lists pieces that are not 1, 2, 3 and so on.
     """
     name = _plain(series.series)
     where = f"{path}/{quote(series.series, safe='')}"
@@ -64,8 +67,11 @@ def wanted_of(series: SeriesInfo, path: str) -> list[Wanted]:
         pieces = series.pieces
     else:
         pieces, where = series.files, f"{where}/files"
-        if all(piece.format == "csv" for piece in pieces):
-            return [Wanted(f"{name}.csv", series.columns, pieces, where)]
+    if [one.ordinal for one in pieces] != list(range(1, len(pieces) + 1)):
+        what = "the server does not list its pieces as 1, 2, 3 and so on"
+        raise Damaged(path=series.series, what=what)
+    if series.files is not None and all(piece.format == "csv" for piece in pieces):
+        return [Wanted(f"{name}.csv", series.columns, pieces, where)]
     return [Wanted(f"{name}.parquet", (), pieces, where, in_parts=True)] if pieces else []
 
 

@@ -351,11 +351,11 @@ class Sweeper:
         """
         for home in self._homes.per_run:
             for path in _entries(home):
-                if self._is_over(path.name, RunState.SWEPT):
+                if self._is_stray(path.name):
                     yield from _remove(path)
         for prefix in (CHUNKS, EXTERNAL):
             for path in _entries(self._homes.blobs / prefix):
-                if self._is_over(path.name, RunState.SWEPT):
+                if self._is_stray(path.name):
                     yield from self._clear_blobs(RunId(path.name))
         for topic in self._store.list_topics():
             run_name = topic.removeprefix(RESULTS).partition("/")[0]
@@ -363,6 +363,10 @@ class Sweeper:
             if topic.startswith(RESULTS) and self._is_over(run_name, *over):
                 self._store.drop_topic(topic)
                 yield
+
+    def _is_stray(self, name: str) -> bool:
+        # A sweep that was cut off goes on by itself: it would miss what is removed below it.
+        return name not in self._works and self._is_over(name, RunState.SWEPT)
 
     def _is_over(self, name: str, *states: RunState) -> bool:
         run = self._store.read_run(RunId(name))

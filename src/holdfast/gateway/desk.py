@@ -112,15 +112,14 @@ class Desk:
     ) -> T:
         """Ask the store for what grows with a run, one at a time for each client.
 
-        A client that goes away does not end its question, which has its thread to the end: so long
-        its next one waits.
+        A client that goes away takes back what it has not begun to ask. What is under way has its
+        thread to the end, and so long its next question waits.
         """
-
-        async def ask() -> T:
-            async with self._uses.setdefault(client, Use()).long_read:
-                return await self.read(call, *args, **kwargs)
-
-        return await asyncio.shield(asyncio.ensure_future(ask()))
+        lock = self._uses.setdefault(client, Use()).long_read
+        await lock.acquire()
+        asked = asyncio.ensure_future(self.read(call, *args, **kwargs))
+        asked.add_done_callback(lambda _: lock.release())
+        return await asyncio.shield(asked)
 
     async def open_door(self, token: str) -> Client:
         """Return whose a token is.

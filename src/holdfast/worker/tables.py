@@ -66,6 +66,7 @@ def _sizes_in(data: bytes) -> tuple[int, dict[str, int]]:
     """Return where the states begin, and how large each is; none if these are other bytes."""
     try:
         place = _SIZE.size + _SIZE.unpack_from(data)[0]
-        return place, {str(name): int(size) for name, size in json.loads(data[_SIZE.size : place])}
-    except (struct.error, TypeError, ValueError):
+        sizes = {str(name): int(size) for name, size in json.loads(data[_SIZE.size : place])}
+    except (struct.error, TypeError, ValueError, OverflowError, RecursionError):
         return len(data), {}
+    return (place, sizes) if all(size >= 0 for size in sizes.values()) else (len(data), {})
