@@ -16,7 +16,7 @@ from tests.service.processes import Process, all_gone, children_of, is_there, un
 from holdfast.engine.parts import BEAT_S, beat_of, part_file
 from holdfast.engine.state import StateDirectory
 
-HANG_S = 2
+HANG_S = 3
 PIPELINE = "from tests.service.floor import make_pipeline\n\npipe = make_pipeline()\n"
 Start = Callable[[str], Process]
 

@@ -82,16 +82,20 @@ def export_series(state: Path, out: Path, result: SeriesResult) -> None:
     target = export_path(out, result.series, result.format)
     with os_errors(out):
         make_directories(out)
-        if result.format == "parquet":
-            with _parts_of(state, out, result) as temporary:
-                crashpoint("delivery.export.written")
-                replace_parts(temporary, target)
-        else:
-            temporary, _ = write_temporary(out, _csv_of(state, result))
+        make = _parts_of if result.format == "parquet" else _file_of
+        with make(state, out, result) as temporary:
             crashpoint("delivery.export.written")
-            os.replace(temporary, target)
-            fsync_file(out)
+            if temporary.is_dir():
+                replace_parts(temporary, target)
+            else:
+                os.replace(temporary, target)
+                fsync_file(out)
         crashpoint("delivery.export.renamed")
+
+
+@contextmanager
+def _file_of(state: Path, out: Path, result: SeriesResult) -> Iterator[Path]:
+    yield write_temporary(out, _csv_of(state, result))[0]
 
 
 @contextmanager
