@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.service.coffee_clients import Points, Shop, Visit, add_client, make_shops
@@ -54,11 +54,21 @@ class Scene:
         visit.start()
         return visit
 
-    def shown(self) -> dict[str, int]:
-        """Return the processes that `holdfast status` shows, by name."""
+    def status(self) -> dict[str, Any]:
+        """Return what `holdfast status` says."""
         command = [sys.executable, "-m", "holdfast.cli", "status", "--state", str(self.state)]
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
-        return {part["name"]: int(part["pid"]) for part in json.loads(done.stdout)["parts"]}
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    def shown(self) -> dict[str, int]:
+        """Return the processes that it shows, by name."""
+        return {part["name"]: int(part["pid"]) for part in self.status()["parts"]}
+
+    def are_under_way(self) -> bool:
+        """Tell whether a run of every client is there, and has not come to its end."""
+        runs = [run["state"] not in ("DONE", "SWEPT") for run in self.status()["runs"]]
+        return sum(runs) == len(self.shops)
 
     def is_back(self, name: str, before: int) -> bool:
         """Tell whether a part has another process than it had."""
@@ -91,9 +101,10 @@ def test_sigkill_of_any_process_that_status_shows_changes_no_answer(scene: Scene
     until("all parts are shown", lambda: len(scene.shown()) >= 3)
     for name in sorted(scene.shown()):
         visits = [scene.visit(shop, f"killed-{name}") for shop in scene.shops]
+        until("runs are under way", scene.are_under_way)
         before = scene.shown()[name]
-        with suppress(ProcessLookupError):
-            os.kill(before, signal.SIGKILL)
+        os.kill(before, signal.SIGKILL)
+        assert scene.are_under_way(), "none of them was done before"
         until(f"{name} is back", partial(scene.is_back, name, before))
         for visit in visits:
             visit.join(ROUND_S)

@@ -27,6 +27,10 @@ from holdfast.log.kafka.reader import Reader, reader_of
 READERS_MAX = 8
 """Idle readers that are kept, each with a connection and what it has read ahead. Fewer: a consumer
 of many partitions connects for each fetch. More: memory."""
+STUCK_S = 15.0
+"""How long a reader may give nothing of what is there before its consumer is replaced. Shorter: a
+broker that takes as long to come back is asked by one connection after the other. Longer: a fetch
+stands still for so long where the client library has locked itself up (`consumers`)."""
 SLICE_S = 0.25
 """Waits are cut into slices, so that a signal is heard."""
 
@@ -136,14 +140,18 @@ class Fetching:
     def _collect(self, reader: Reader, offset: int, count: int, end: int) -> list[StoredRecord]:
         """Take records that are there, across a broker's restart if need be."""
         found: list[StoredRecord] = []
-        give_up_s = self._clock.monotonic_s() + self._connection.settings.timeout_s
+        began_s = renewed_s = self._clock.monotonic_s()
         while len(found) < count and offset < end:
             more = self._take(reader, offset, count - len(found), SLICE_S)
             found += more
             if not more:
                 self._connection.check()
-                if self._clock.monotonic_s() > give_up_s:
+                now_s = self._clock.monotonic_s()
+                if now_s > began_s + self._connection.settings.timeout_s:
                     raise self._connection.trouble(KafkaError(TIMED_OUT))
+                if now_s > renewed_s + STUCK_S:
+                    reader.renew()
+                    renewed_s = now_s
             offset = max(offset, reader.position)
         return found
 

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from holdfast._base.ids import START
 from holdfast.log.kafka.connection import Connection
+from holdfast.log.kafka.consumers import let_go
 from holdfast.log.kafka.names import group_name, group_prefix, mark_name
 
 MEMBERS_MAX = 8
@@ -35,7 +36,7 @@ class Positions:
         with self._committing:
             members, self._members = self._members, {}
         for member in members.values():
-            member.close()
+            let_go(member)
 
     def register(self, name: str, group: str, partitions: int) -> None:
         """Give a group the position 0 wherever it has none."""
@@ -112,5 +113,5 @@ class Positions:
             member = Consumer({**settings, "group.id": known, "enable.auto.commit": False})
         self._members[known] = member
         if len(self._members) > MEMBERS_MAX:
-            self._members.pop(next(iter(self._members))).close()
+            let_go(self._members.pop(next(iter(self._members))))
         return member

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -10,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from holdfast._base.clock import Clock
 from holdfast.log.contract import NO_HEADERS, Record, StoredRecord
 from holdfast.log.kafka.connection import TIMED_OUT
+from holdfast.log.kafka.consumers import CALL_S, comes_back, let_go
 from holdfast.log.kafka.names import topic_name
 from holdfast.log.kafka.settings import KafkaSettings
 
@@ -50,7 +52,7 @@ class Reader:
         self.position = -1
         """The offset of what `take` gives next; -1: nothing is being read."""
         self._name = topic_name(settings.prefix, topic)
-        self._consumer = Consumer({
+        self._config: dict[str, str | int | bool] = {
             **settings.client(),
             "group.id": self._name,
             "enable.auto.commit": False,
@@ -60,12 +62,27 @@ class Reader:
             "fetch.error.backoff.ms": 50,
             "fetch.queue.backoff.ms": 5,
             **(more or {}),
-        })  # fmt: skip
+        }
+        self._consumer = Consumer(self._config)
+
+    def renew(self) -> None:
+        """Go on with another consumer in place of one that gives nothing, from any offset."""
+        stuck, self._consumer = self._consumer, Consumer(self._config)
+        self.position = -1
+        let_go(stuck)
 
     def bounds(self, timeout_s: float) -> tuple[int, int]:
         """Ask the broker for the first offset held and the next to be given."""
         where = TopicPartition(self._name, self.partition)
-        return self._consumer.get_watermark_offsets(where, timeout=timeout_s)
+        found: list[tuple[int, int]] = []
+
+        def ask() -> None:
+            found.append(self._consumer.get_watermark_offsets(where, timeout=timeout_s))
+
+        if not comes_back(ask, timeout_s + CALL_S):
+            self.renew()
+            raise KafkaException(KafkaError(TIMED_OUT))
+        return found[0]
 
     def seek(self, offset: int) -> None:
         """Read from `offset` on, unless it is what comes next anyway."""
@@ -74,7 +91,10 @@ class Reader:
             self.position = offset
 
     def _assign(self, offset: int) -> None:
-        self._consumer.assign([TopicPartition(self._name, self.partition, offset)])
+        where = [TopicPartition(self._name, self.partition, offset)]
+        if not comes_back(partial(self._consumer.assign, where)):
+            self.renew()
+            self._consumer.assign(where)
 
     def take(self, count: int, timeout_s: float) -> list[StoredRecord]:
         """Return up to `count` records that follow; waits until there are so many.
@@ -106,7 +126,7 @@ class Reader:
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._consumer.close()
+        let_go(self._consumer)
 
 
 class Tail(Reader):
